@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import parts
-from scalewright.parallel.cross_entropy import cross_entropy
+from loss_function import cross_entropy
 
 
 class _Backwards(torch.autograd.Function):

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from loss_function import cross_entropy
 from scalewright.data.batch import Batch
-from scalewright.parallel.cross_entropy import cross_entropy
 
 
 class Layer(nn.Module):

@@ -214,7 +214,7 @@ throw-away-pod:
 @pytest.fixture
 def append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
     """Adds text to a file of a copy of spec/hardware/data, which is read from then on."""
-    readers = (devices._devices, devices._ids_by_name, cluster._entries, cluster._preset, devices._by_driver_name)
+    readers = (devices._devices, devices._ids_by_name, cluster._entries, cluster._preset, devices._ids_by_driver_name)
     folder = shutil.copytree(devices.DATA, tmp_path / "data")
     for module in (devices, cluster):
         monkeypatch.setattr(module, "DATA", folder)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harness.setting import Setting, adamw, adamw_of, take
-from scalewright.parallel.cross_entropy import cross_entropy
+from scalewright.parallel.cross_entropy import CrossEntropy
 
 LABEL = {
     "fp32": "fp32",
@@ -103,7 +103,7 @@ class BareLoopOurLoss(BareLoop):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean cross-entropy, whose gradient is made in place."""
-        total, _ = cross_entropy(logits, targets)
+        total, _ = CrossEntropy()(logits, targets)
         return total / targets.numel()
 
 

@@ -19,35 +19,24 @@ from typing import TYPE_CHECKING, Any
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
+    from scalewright.answers import Answer
     from scalewright.plan.answer import PlanAnswer
     from scalewright.spec.hardware.cluster import ClusterSpec
     from scalewright.spec.layout import Layout
     from scalewright.spec.model import ModelSpec
     from scalewright.spec.question import Question
     from scalewright.spec.run import RunSpec
-    from scalewright.train.metrics.run_files import Callback
     from scalewright.train.resolve import Overrides
-    from scalewright.train.run import Result
+    from scalewright.train.run import Callback, Result
 
 
 def predict(
-    model: str | Mapping[str, Any] | ModelSpec | Question,
-    cluster: str | dict[str, Any] | ClusterSpec,
-    layout: Layout | Mapping[str, Any] | None = None,
-    seq_len: int | None = None,
-    *,
-    framework: str | None = None,
-    software_version: str | None = None,
-    options: Mapping[str, str] | None = None,
-    optimizer: str | None = None,
-    diloco: Mapping[str, Any] | None = None,
-    tokens: float | None = None,
-    price: float | None = None,
-    currency: str | None = None,
-    goodput: float | None = None,
-    explain: bool = True,
-    **keys: Any,
-) -> dict[str, Any]:
+    model: str | Mapping[str, Any] | ModelSpec | Question, cluster: str | dict[str, Any] | ClusterSpec,
+    layout: Layout | Mapping[str, Any] | None = None, seq_len: int | None = None, *, framework: str | None = None,
+    software_version: str | None = None, options: Mapping[str, str] | None = None, optimizer: str | None = None,
+    diloco: Mapping[str, Any] | None = None, tokens: float | None = None, price: float | None = None,
+    currency: str | None = None, goodput: float | None = None, explain: bool = True, **keys: Any,
+) -> Answer:  # fmt: skip
     """What one layout costs: the keys of `scalewright predict --json`. Raises UserError.
 
     `model`: or a whole run, as `read` gives it. `keys` are keys of the layout, in the place of `layout` or
@@ -67,7 +56,7 @@ def predict(
 
     run = WholeRun(tokens, price, currency, goodput)
     run.check()
-    given = _given(layout) | {key: value for key, value in keys.items() if value is not None}
+    given = {**_given(layout), **{key: value for key, value in keys.items() if value is not None}}
     place = find_place(cluster, given.get("devices"))
     question, notes = ask(
         model, place, seq_len, framework=framework, software_version=software_version, options=options,
@@ -94,13 +83,10 @@ def predict(
     return Answer(answer(prediction, run=run, explain=explain, assumed=assumed, unread=unread).dump())
 
 
-def _given(layout: Layout | Mapping[str, Any] | None) -> dict[str, Any]:
+def _given(layout: Layout | Mapping[str, Any] | None) -> Mapping[str, Any]:
     """The keys that are stated; the `dp` of an answer follows from the others."""
-    if layout is None:
-        return {}
-    if isinstance(layout, Mapping):
-        return {key: value for key, value in layout.items() if key != "dp"}
-    return layout.dump()
+    keys = layout if layout is None or isinstance(layout, Mapping) else layout.dump()
+    return {key: value for key, value in (keys or {}).items() if key != "dp"}
 
 
 def find_place(cluster: str | dict[str, Any] | ClusterSpec, devices: Any = None) -> ClusterSpec:
@@ -111,40 +97,18 @@ def find_place(cluster: str | dict[str, Any] | ClusterSpec, devices: Any = None)
 
 
 def plan(
-    model: str | Mapping[str, Any] | ModelSpec | Question,
-    cluster: str | dict[str, Any] | ClusterSpec,
-    devices: int | None = None,
-    seq_len: int | None = None,
-    global_batch: int | None = None,
-    *,
-    nodes: int | None = None,
-    global_batch_tokens: int | None = None,
-    objective: str = "time",
-    fix: Mapping[str, Any] | None = None,
-    memory_headroom: float | None = None,
-    margin: float = 0.02,
-    top: int = 5,
-    precision: str = "auto",
-    framework: str | None = None,
-    software_version: str | None = None,
-    options: Mapping[str, str] | None = None,
-    optimizer: str | None = None,
-    diloco: Mapping[str, Any] | None = None,
-    tokens: float | None = None,
-    price: float | None = None,
-    currency: str | None = None,
-    goodput: float | None = None,
-    scaling: Sequence[int] | None = None,
-    why_not: Mapping[str, Any] | None = None,
-    yours: Layout | Mapping[str, Any] | None = None,
-    out: str | Path | None = None,
-    force: bool = False,
-    data: str | None = None,
-    emit: bool = False,
-    explain: bool = True,
-    tell: Callable[[int, int], None] | None = None,
+    model: str | Mapping[str, Any] | ModelSpec | Question, cluster: str | dict[str, Any] | ClusterSpec,
+    devices: int | None = None, seq_len: int | None = None, global_batch: int | None = None, *,
+    nodes: int | None = None, global_batch_tokens: int | None = None, objective: str = "time",
+    fix: Mapping[str, Any] | None = None, memory_headroom: float | None = None, margin: float = 0.02, top: int = 5,
+    precision: str = "auto", framework: str | None = None, software_version: str | None = None,
+    options: Mapping[str, str] | None = None, optimizer: str | None = None, diloco: Mapping[str, Any] | None = None,
+    tokens: float | None = None, price: float | None = None, currency: str | None = None, goodput: float | None = None,
+    scaling: Sequence[int] | None = None, why_not: Mapping[str, Any] | None = None,
+    yours: Layout | Mapping[str, Any] | None = None, out: str | Path | None = None, force: bool = False,
+    data: str | None = None, emit: bool = False, explain: bool = True, tell: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
-) -> dict[str, Any]:
+) -> Answer:  # fmt: skip
     """The best layouts of a run: the keys of `scalewright plan --json`. Raises UserError.
 
     `fix` holds axes to a value or a list of them; within `margin` of the fastest the simplest layout comes
@@ -170,10 +134,9 @@ def plan(
         optimizer=optimizer, diloco=diloco,
     )  # fmt: skip
     counts = [defaults.check_whole("devices", count) for count in scaling or ()]
-    sizes = defaults.resolve_sizes(
-        {"devices": devices, "nodes": nodes, "global_batch": global_batch,
-         "global_batch_tokens": global_batch_tokens}, place, question.seq_len,
-    )  # fmt: skip
+    wanted = {"devices": devices, "nodes": nodes, "global_batch": global_batch}
+    wanted |= {"global_batch_tokens": global_batch_tokens}
+    sizes = defaults.resolve_sizes(wanted, place, question.seq_len)
     assumed = [*notes.length]
     if question.states_layout:
         question = question.resized(sizes.get("devices"), sizes.get("global_batch"))
@@ -222,7 +185,7 @@ def _check_emit(model: object, out: str | Path | None, data: str | None, force: 
         check_replaceable(Path(out), force)
 
 
-def _emitted(question: Question, answer: PlanAnswer, out: str | Path | None, force: bool) -> dict[str, Any]:
+def _emitted(question: Question, answer: PlanAnswer, out: str | Path | None, force: bool) -> dict[str, object]:
     """The question's own file in the best layout, and what changed in it; writes it to `out`."""
     from scalewright.emit.in_place import rewrite
     from scalewright.plan.predict import layout_keys
@@ -241,8 +204,7 @@ def _emitted(question: Question, answer: PlanAnswer, out: str | Path | None, for
     return rewritten.dump() | {"written": [str(path) for path in written]}
 
 
-def _beside(cost: Mapping[str, Any], best: float) -> dict[str, Any]:
-    """A layout's cost beside the best's tokens/s: its gain, and single changes that help, best first."""
+def _beside(cost: Mapping[str, Any], best: float) -> dict[str, object]:
     keys = ("layout", "fits", "step_time_s", "tokens_per_s", "mfu", "memory_gib", "bottleneck", "smallest_fix")
     changes = [row for row in cost["what_if"] if row["kind"] == "setting" and row["gain_pct"] > 0]
     return {
@@ -253,19 +215,11 @@ def _beside(cost: Mapping[str, Any], best: float) -> dict[str, Any]:
 
 
 def train(
-    run: str | Path | dict[str, Any] | RunSpec,
-    overrides: Overrides = (),
-    *,
-    steps: int | None = None,
-    simulate: bool = False,
-    quiet: bool = False,
-    force: bool = False,
-    memory_check: bool = True,
-    on_start: Callable[[list[int]], None] | None = None,
-    on_step: Callback | None = None,
-    on_valid: Callback | None = None,
-    on_event: Callback | None = None,
-) -> Result:
+    run: str | Path | dict[str, Any] | RunSpec, overrides: Overrides = (), *, steps: int | None = None,
+    simulate: bool = False, quiet: bool = False, force: bool = False, memory_check: bool = True,
+    on_start: Callable[[list[int]], None] | None = None, on_step: Callback | None = None,
+    on_valid: Callback | None = None, on_event: Callback | None = None,
+) -> Result:  # fmt: skip
     """Trains what a run file (or a RunSpec, or plain data) describes, with overrides.
 
     These are `key=value` texts, or a dictionary: `{"layout.devices": 2}`. `steps` stops early, at that step
@@ -284,25 +238,16 @@ def train(
     from scalewright.train.run import train as train_run
 
     return train_run(
-        run,
-        overrides,
-        steps=steps,
-        simulate=simulate,
-        quiet=quiet,
-        force=force,
-        check_memory=check_memory if memory_check else None,
-        on_start=on_start,
-        on_step=on_step,
-        on_valid=on_valid,
+        run, overrides, steps=steps, simulate=simulate, quiet=quiet, force=force,
+        check_memory=check_memory if memory_check else None, on_start=on_start, on_step=on_step, on_valid=on_valid,
         on_event=on_event,
-    )
+    )  # fmt: skip
 
 
 def read(source: str | Path, model: str | None = None) -> Question:
     """A run as another trainer's configuration, script or command line has it, or a run file of ours.
 
-    It stands in the place of a model in `predict` and `plan`; `model`: in the place of the file's. Raises
-    UserError.
+    It stands in the place of a model in `predict` and `plan`; `model`: in the place of the file's. Raises UserError.
     """
     from scalewright.emit.question import question
 
@@ -310,15 +255,10 @@ def read(source: str | Path, model: str | None = None) -> Question:
 
 
 def diagnose(
-    *paths: str | Path,
-    model: str | None = None,
-    cluster: str | None = None,
-    layout: Mapping[str, Any] | None = None,
-    seq_len: int | None = None,
-    configuration: str | Path | None = None,
-    what_if: Sequence[str] = (),
+    *paths: str | Path, model: str | None = None, cluster: str | None = None, layout: Mapping[str, Any] | None = None,
+    seq_len: int | None = None, configuration: str | Path | None = None, what_if: Sequence[str] = (),
     against: str | Path | None = None,
-) -> dict[str, Any]:
+) -> Answer:  # fmt: skip
     """Where the time of a run went and what would help, with the keys of `scalewright diagnose --json`.
 
     Paths are traces of PyTorch's profiler, flight recorder dumps or memory snapshots, gzipped or not, or

@@ -9,10 +9,11 @@ from typing import NoReturn
 import pytest
 
 from fake_machine import machine
-from scalewright.cli import demo
-from scalewright.cli.demo import Summary, beside, make_plan, outline
+from scalewright.cli.verbs.demo import Summary, beside, make_plan, outline
 from scalewright.machine import local, timings
 from scalewright.spec.layout import Layout
+
+demo = import_module("scalewright.cli.verbs.demo")  # the package has the function by this name
 
 
 def test_the_plan_is_a_layout_that_train_runs(monkeypatch) -> None:

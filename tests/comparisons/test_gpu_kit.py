@@ -163,6 +163,7 @@ def test_every_test_with_a_gpu_parameter_is_collected_there(kit: Path, environ: 
     assert sorted(marked) == ["devices.py", Path(__file__).name]  # each takes its parameter from devices.py
 
 
+@pytest.mark.slow  # a minute, most of it waiting for limits
 def test_parts_end_in_every_way_and_the_next_begins(fakes: Path, environ: dict[str, str], tmp_path: Path) -> None:
     done = visit(fakes, tmp_path / "out", environ)
     assert done.returncode == 75, done.stdout + done.stderr  # hangs and stuck were cut once

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.data.whole import verify
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from scalewright.data.dataset import open_data
 from scalewright.data.encode import choose_split
 from scalewright.data.prepare import prepare
 from scalewright.data.readers import open_tokens
-from scalewright.data.shards import verify
 from scalewright.data.tokenizer import read_tokenizer
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec
@@ -70,7 +70,7 @@ def test_one_text(tmp_path):
     assert cut - 3 <= len(train.encode()) <= cut  # the last tenth of the bytes validates, from a character's start
     assert summary.vocab_size == 300
     assert summary.splits["train"]["text_bytes"] == len(train.encode())
-    assert verify(tmp_path / "out")["files"] == 4
+    assert verify(tmp_path / "out") == 4
     json.dumps(summary.plain())
 
 

@@ -83,7 +83,7 @@ def test_transfer_is_told_from_waiting_whatever_the_clocks(tmp_path: Path) -> No
     ranks, _ = ranks_of(job, tmp_path)
     [group] = ranks.matched
     assert group.transfer.tolist() == pytest.approx([150_000] * job.steps * job.layers, abs=1)
-    assert set(group.last.tolist()) == {2}
+    assert set(group.wait.argmin(axis=1).tolist()) == {2}
     ahead = ranks.clocks.offset - ranks.clocks.offset[0]
     assert ahead.tolist() == pytest.approx([0, 300_000, -200_000, 50_000], abs=2)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.dry_run.live_bytes import no_bytes, plain
+from scalewright.dry_run.live_bytes import KINDS
 from scalewright.dry_run.replay import Piece, Script, replay, shorten, sorts
 from scalewright.spec.schedule import KINDS as SCHEDULES
 from scalewright.spec.schedule import Schedule, peak_activations, schedule
@@ -28,8 +28,8 @@ def test_a_few_micro_batches_have_every_sort_of_action(kind: str) -> None:
 
 
 def piece(change: int = 0, flops: int = 0) -> Piece:
-    level = plain(no_bytes()) | {"activations": change}
-    high = plain(no_bytes()) | {"activations": max(change, 0)}
+    level = dict.fromkeys(KINDS, 0) | {"activations": change}
+    high = dict.fromkeys(KINDS, 0) | {"activations": max(change, 0)}
     return Piece(flops, {}, level, high, high)
 
 
@@ -39,6 +39,6 @@ def test_activations_as_the_schedule_counts_them(kind: str) -> None:
     changes = {"forward": SIZE, "backward": -SIZE, "backward_weight": -SIZE}
     for rank in range(4):
         pieces = {key: piece(changes.get(key[0], 0), flops=1) for key in sorts(plan, rank)}
-        step = replay(Script(plain(no_bytes()), piece(), pieces, piece()), plan, rank)
+        step = replay(Script(dict.fromkeys(KINDS, 0), piece(), pieces, piece()), plan, rank)
         assert step.most["activations"] == step.peak == SIZE * peak_activations(plan)[rank]
         assert step.flops == len(plan.actions[rank])

@@ -3,7 +3,7 @@
     parameters, gradients, optimizer     spec/memory.py: state_bytes          <->  live tensors
     every collective of every axis       spec/volumes.py: transfers        <->  what passed
     bytes of the busiest rank by axis    plan/cost/volumes.py, as priced      <->  what passed
-    FLOPs                                spec/flops.py                        <->  what ran
+    FLOPs                                spec/operators.py                        <->  what ran
 
 `control` (the loss's and the norm's scalars) is traffic that the spec leaves out. Everything else is in, and
 there is no tolerance; the planner's floats are averages over blocks, right to the last bits.

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from emit.limited import run_of
-from scalewright.emit.foreign import ForeignKeys, real, real_of, whole, whole_of
-from scalewright.emit.rules import Fixed, Lacks, Pick, Word, nested
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, real, real_of, whole, whole_of
+from scalewright.emit.rules import Fixed, Lacks, Pair, Pick, Word, nested
 
 SIZES = (Word("model.hidden_size", "width", back=whole), Word("train.z_loss", "z", back=real, always=False))
 NORM = Pick("model.norm_type", "norm", {"rmsnorm": "RMS", "layernorm": "Layer"}, "two norms", "rmsnorm",
@@ -80,3 +80,26 @@ def test_numbers() -> None:
     assert (whole_of("8"), whole_of(0), whole_of(2.5)) == (8, None, None)
     with pytest.raises(ValueError, match="True"):
         whole(True)
+
+
+def test_a_pair_is_two_keys_and_defaults_stand_for_what_is_absent() -> None:
+    betas = Pair("optimizer.betas", ("beta1", "beta2"), (0.9, 0.95))
+    settings, run = run_of(), RunKeys()
+    assert settings.write([betas]) == dict(zip(("beta1", "beta2"), settings.values["optimizer.betas"], strict=True))
+    ForeignKeys({"beta1": "0.8"}).read([betas, Word("layout.tp", "tensor", back=whole, absent=4)], run)
+    assert run == {"optimizer": {"betas": [0.8, 0.95]}, "layout": {"tp": 4}}
+
+
+def test_a_name_that_is_not_here_is_reported() -> None:
+    keys = ForeignKeys({"shape": "stairs", "optim": "adam"})
+    assert keys.choose("optim", {"adam": "adamw"}, "adam", "sgd", "") == "adamw"
+    assert keys.shape("shape", {"line": "linear"}, "line") == "cosine"
+    assert [item.key for item in keys.unread()] == ["shape"]
+    run = RunKeys()
+    keys.read([Pick("optimizer.name", "optim", {"lion": "Lion"}, unknown="adamw", refused="no such")], run)
+    assert run["optimizer"] == {"name": "adamw"}
+    assert [item.why for item in keys.unread()] == ["taken as cosine: this shape isn't here", "no such"]
+
+
+def test_lists_of_keys_are_texts_by_section() -> None:
+    assert keys_of("a b zero: stage c. model.x: d") == {"a", "b", "zero.stage", "zero.c.", "model.x.d"}

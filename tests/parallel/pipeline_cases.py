@@ -13,16 +13,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from loss_function import cross_entropy
 from parallel.spread import values, whole
 from scalewright.model.decoder import Decoder
-from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.execute import GradientSync
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import Parallel, fill, parallelize
 from scalewright.parallel.pipeline import Pipeline, Recorder
 from scalewright.parallel.stages import cut_stages
-from scalewright.parallel.sums import sum_partial
+from scalewright.parallel.weights import sum_partial
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

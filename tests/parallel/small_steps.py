@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from loss_function import cross_entropy
 from runs import MODEL
 from scalewright.model.init import init_box
-from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh

@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from loss_function import cross_entropy
 from parallel.spread import values, whole
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.context import apply_context
-from scalewright.parallel.cross_entropy import cross_entropy, make_columns
+from scalewright.parallel.cross_entropy import make_columns
 from scalewright.parallel.functions import gathered
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.tensor import apply_tensor, cut_parameters

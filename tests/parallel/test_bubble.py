@@ -16,12 +16,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from scalewright.parallel.execute import ActionTimes
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import LocalGradients
 from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.stages import Stages
-from scalewright.parallel.timeline import ActionTimes
 from scalewright.parallel.weights import Weights
 from scalewright.spec.layout import Layout
 from scalewright.spec.schedule import COMPUTE, RECEIVES, SENDS, StageCost, bubble_fraction, stage_ranks

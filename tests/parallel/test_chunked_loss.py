@@ -15,6 +15,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from few_logits import few_logits
+from loss_function import cross_entropy
 from model.tiny_specs import SPECS
 from parallel import small_steps
 from parallel.tensor_cases import mesh_of
@@ -24,7 +25,7 @@ from scalewright.model.init import initialize
 from scalewright.parallel import cross_entropy as losses
 from scalewright.parallel.backward import backward, backward_input
 from scalewright.parallel.chunked_loss import head_in_chunks
-from scalewright.parallel.cross_entropy import CrossEntropy, cross_entropy
+from scalewright.parallel.cross_entropy import CrossEntropy
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.layout import Layout

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from loss_function import cross_entropy
 from parallel.small_steps import ROWS, assert_same, build, micros, own_rows, train, zero
 from parallel.test_shard import LAYOUTS
 from runs import MODEL
 from scalewright.dry_run.watch import Watch
-from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_states import HostMasters, is_host
 from scalewright.spec.errors import UserError

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from parallel.pipeline_cases import TOLERANCE, build, loss, micro_batches, run_cases, run_step, tiny
 from parallel.spread import whole
 from scalewright.parallel import pipeline as runtime
+from scalewright.parallel.execute import ActionTimes
 from scalewright.parallel.mesh import Mesh, make_mesh
-from scalewright.parallel.timeline import ActionTimes
 from scalewright.spec.errors import RunError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout

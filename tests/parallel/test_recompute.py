@@ -18,8 +18,8 @@ from scalewright.dry_run.live_bytes import LiveBytes
 from scalewright.model.block import Block
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
-from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.recompute import CORE, PRODUCTS, apply_recompute, is_core
+from scalewright.parallel.stages import find_blocks
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec

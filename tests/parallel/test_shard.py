@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from loss_function import cross_entropy
 from parallel.small_steps import ROWS, SPEC, assert_same, build, micros, own_rows, train, zero
 from scalewright.dry_run.watch import Watch
 from scalewright.model.decoder import Decoder
-from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.spec.layout import Layout
 from scalewright.train.step import Step

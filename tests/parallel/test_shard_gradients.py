@@ -17,13 +17,12 @@ from runs import MODEL
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import init_box
 from scalewright.parallel.backward import backward, backward_input
-from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
 from scalewright.parallel.replicate import GradientBuckets
 from scalewright.parallel.shard import apply_shard
 from scalewright.parallel.shard_gradients import ShardedGradients
-from scalewright.parallel.stages import Stages, tied_stages
+from scalewright.parallel.stages import Stages, find_blocks, tied_stages
 from scalewright.parallel.weights import Weights, hold
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from loss_function import cross_entropy
 from model.tiny_specs import SPECS
 from parallel.spread import whole
 from parallel.tensor_cases import TOLERANCE, away, compare, control_run, gradients_away, inputs, mesh_of, parallel
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.collectives import all_sum
-from scalewright.parallel.cross_entropy import cross_entropy, make_columns
+from scalewright.parallel.cross_entropy import make_columns
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.tensor import apply_tensor, cut_parameters, rule_of
 from scalewright.parallel.weights import hold

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+from scalewright.report.document import read_document
+from scalewright.report.page import render, write
+from scalewright.report.plan import page
 
 LAYOUT = {
     "devices": 64, "tp": 4, "sp": True, "pp": 4, "virtual_stages": 2, "schedule": "interleaved",
@@ -109,3 +114,8 @@ def make_plan(**changes: Any) -> dict[str, Any]:
         "why_not": [{"layout": {**LAYOUT, "pp": 1, "dp": 16}, "why": "81.7 GiB, more than the card has"}],
     }  # fmt: skip
     return {**plan, **changes}
+
+
+def write_plan(document: dict[str, Any], path: Path) -> Path:
+    """The page about a document."""
+    return write(path, render(page(read_document(document))))

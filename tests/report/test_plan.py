@@ -13,12 +13,12 @@ import pytest
 
 from report.browser import in_browser, needs_browser
 from report.page_checks import Seen, read_page
-from report.plan_documents import DEVICE, PARTS, make_estimate, make_plan
+from report.plan_documents import DEVICE, PARTS, make_estimate, make_plan, write_plan
 from scalewright.plan.answer import answer
 from scalewright.plan.predict import predict
 from scalewright.plan.stages import pipeline, stages
 from scalewright.plan.whole_run import WholeRun
-from scalewright.report.plan import write_plan, write_plan_file
+from scalewright.report.plan import write_plan_file
 from scalewright.spec.common.formatting import count, decimal, share, short_time
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster

@@ -10,10 +10,9 @@ import pytest
 import scalewright as sw
 from report.browser import in_browser, needs_browser
 from report.page_checks import Seen, read_page
-from report.plan_documents import DEVICE, make_estimate, make_plan
+from report.plan_documents import DEVICE, make_estimate, make_plan, write_plan
 from scalewright.report.document import read_document
 from scalewright.report.layouts import runs_in
-from scalewright.report.plan import write_plan
 from scalewright.report.sections.plan_overview import gauges, start
 from scalewright.report.sections.plan_pipeline import fold, put_on_the_clock
 from scalewright.spec.base import parse_yaml

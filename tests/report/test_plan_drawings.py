@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from report.browser import in_browser, needs_browser
-from report.plan_documents import make_estimate, make_plan
+from report.plan_documents import make_estimate, make_plan, write_plan
 from scalewright.report.document import read_document
-from scalewright.report.plan import write_plan
 from scalewright.report.sections import plan_pipeline, plan_ranks
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from scalewright.parallel.cross_entropy import cross_entropy
+from loss_function import cross_entropy
 from scalewright.spec.run import PythonRef
 from scalewright.train.loss import build_loss
 

@@ -13,7 +13,7 @@ import pytest
 from scalewright.launch.stop import STOP_SIGNALS
 from scalewright.spec.errors import Stopped
 from scalewright.train import signals
-from scalewright.train.metrics.run_files import Callbacks
+from scalewright.train.run import Callbacks
 from scalewright.train.signals import StopRequest
 
 
@@ -74,10 +74,16 @@ def test_a_second_interrupt_ends_it_at_once() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
+def watching(**what: Any) -> StopRequest:
+    stop = StopRequest()
+    stop.watch(**what)
+    return stop
+
+
 def test_a_file_asks_and_goes_when_the_run_has_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "LOOK_S", 0.0)
     file = tmp_path / "STOP"
-    stop = StopRequest(file=file)
+    stop = watching(file=file)
     assert not stop.asked
     file.mkdir()
     assert not stop.asked  # a folder: it would stay, and stop every start after its first step
@@ -92,7 +98,7 @@ def test_a_file_asks_and_goes_when_the_run_has_saved(tmp_path: Path, monkeypatch
 
 def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
     """A step of milliseconds doesn't ask a shared file system each time."""
-    stop = StopRequest(file=tmp_path / "STOP")
+    stop = watching(file=tmp_path / "STOP")
     assert not stop.asked
     (tmp_path / "STOP").touch()
     assert not stop.asked
@@ -100,7 +106,7 @@ def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
 
 def test_a_starter_that_has_gone_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """torchrun died of a SIGUSR1, say: its ranks are another process's children now."""
-    stop, alone = StopRequest(starter="torchrun"), StopRequest()
+    stop, alone = watching(starter="torchrun"), StopRequest()
     assert not stop.asked
     monkeypatch.setattr("os.getppid", lambda: 1)
     assert stop.asked
@@ -109,7 +115,7 @@ def test_a_starter_that_has_gone_asks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_time_limit_asks() -> None:
-    assert not StopRequest(save_at=time.time() + 60).asked
-    late = StopRequest(save_at=time.time() - 1)
+    assert not watching(save_at=time.time() + 60).asked
+    late = watching(save_at=time.time() - 1)
     assert late.asked
     assert late.cause == "time limit"

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from loss_function import cross_entropy
 from runs import MODEL
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import init_box
-from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel, fill, parallelize

@@ -16,9 +16,9 @@ from harness.gpu.budget import Check
 from harness.gpu.clock import synchronize, time_call
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
-from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.offload_activations import apply_offload_activations
 from scalewright.parallel.recompute import apply_recompute
+from scalewright.parallel.stages import find_blocks
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.recompute_budget import keep

@@ -14,14 +14,14 @@ from torch import Tensor
 from harness.gpu.budget import Check
 from harness.gpu.clock import time_call
 from scalewright.parallel.chunked_loss import head_in_chunks
-from scalewright.parallel.cross_entropy import CrossEntropy, cross_entropy
+from scalewright.parallel.cross_entropy import CrossEntropy
 
 Way = Callable[[Tensor, Tensor, Tensor], Tensor]  # hidden [T, D], weight [V, D], targets [T] -> mean loss
 
 
 def whole(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Ours: all logits at once, in fp32, the gradient in their place."""
-    total, _ = cross_entropy(F.linear(hidden, weight)[None], targets[None])
+    total, _ = CrossEntropy()(F.linear(hidden, weight)[None], targets[None])
     return total / len(targets)
 
 

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
-from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import make_mesh
 from scalewright.parallel.parallelize import Parallel, apply_compile, parallelize
+from scalewright.parallel.stages import find_blocks
 from scalewright.spec.grid import make_grid
 from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.layout import Layout

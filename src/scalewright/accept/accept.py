@@ -1,7 +1,6 @@
 """The checks of a new cluster, in order: what is cheap first, what needs the run last.
 
-doctor ─► devices ─► pairs ─► links ─► loss ─► resume, training
-a check that fails doesn't keep the next from being made: one visit shows everything
+doctor ─► devices ─► pairs ─► links ─► loss ─► resume, training      (when one fails, the next is made all the same)
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from scalewright.accept.hardware import Acceptance, checked, timed
 from scalewright.accept.training import Ranks
 from scalewright.launch.rank import RankContext
 from scalewright.machine.doctor import examine
-from scalewright.spec.errors import Finding, Severity, UserError
+from scalewright.spec.errors import Finding, UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.run import RunSpec
 
@@ -33,11 +32,9 @@ def accept(
     environ: Mapping[str, str],
     tell: Tell = lambda text: None,
 ) -> Acceptance:
-    """Every check, called on each rank of a started world, or alone; the same answer on all.
-
-    `folder` is new, and seen by every rank. `device`: cpu or cuda.
-    Raises UserError for a world of another size than the layout's, and for a folder that isn't new or shared.
-    """
+    """Every check, called on each rank of a started world, or alone; the same answer on all. `folder` is new, and seen
+    by every rank. `device`: cpu or cuda. Raises UserError for a world of another size than the layout's, and for a
+    folder that isn't new or shared."""
     if not context.alone and context.world != run.layout.devices:
         how = f"start {run.layout.devices} processes, or set layout.devices={context.world}"
         raise UserError(f"the layout has {run.layout.devices} devices, and {context.world} are here", "layout", how)
@@ -49,8 +46,8 @@ def accept(
         ranks.share(None)
         blind = [host for host, there in ranks.gather((socket.gethostname(), folder.is_dir())) if not there]
         if blind:
-            how = "give a folder on storage that all hosts share"
-            raise UserError(f"{folder} isn't there on {blind[0]}", "--out", how)
+            problem = f"{folder} isn't there on {blind[0]}"
+            raise UserError(problem, "--out", "give a folder on storage that all hosts share")
         place = training.AcceptanceFolder(folder)
         checks = [_timed(lambda: _doctor(ranks, folder, environ), tell, "this machine")]
         checks += _measured(ranks, run, cluster, tell)
@@ -73,22 +70,18 @@ def _timed(check: Callable[[], Finding], tell: Tell, what: str) -> Finding:
 
 def _doctor(ranks: Ranks, folder: Path, environ: Mapping[str, str]) -> Finding:
     """What `scalewright doctor` has to say on each host."""
-    mine: list[tuple[str, Severity, str, str]] = []
-    if ranks.context.local_rank == 0:
-        report = examine(folder, environ, measure=False)
-        host = socket.gethostname()
-        mine = [(host, finding.severity, finding.what, finding.how) for finding in report.findings]
-    findings = [finding for rank_findings in ranks.gather(mine) for finding in rank_findings]
-    bad = [finding for finding in findings if finding[1] == "problem"] or [
-        finding for finding in findings if finding[1] == "warn"
-    ]
-    hosts = len({finding[0] for finding in findings})
-    words = f"{len(findings)} looks at {hosts} host{'s' if hosts > 1 else ''}"
-    figures = {"findings": [dict(zip(("host", "severity", "what", "fix"), finding, strict=True)) for finding in bad]}
+    host = socket.gethostname()
+    first = ranks.context.local_rank == 0
+    mine = [(host, finding) for finding in examine(folder, environ, measure=False).findings] if first else []
+    looks: list[tuple[str, Finding]] = [row for rows in ranks.gather(mine) for row in rows]
+    bad = [row for row in looks if row[1].severity == "problem"] or [row for row in looks if row[1].severity == "warn"]
+    figures = {"findings": [{"host": h, "severity": f.severity, "what": f.what, "fix": f.how} for h, f in bad]}
     if not bad:
-        return checked("doctor", "ok", f"{words}: nothing to fix", "", figures)
-    what = "; ".join(dict.fromkeys(finding[2] for finding in bad[:3]))
-    return checked("doctor", bad[0][1], what, bad[0][3], figures)
+        hosts = len({host for host, _ in looks})
+        words = f"{len(looks)} looks at {hosts} host{'s' if hosts > 1 else ''}: nothing to fix"
+        return checked("doctor", "ok", words, "", figures)
+    what = "; ".join(dict.fromkeys(finding.what for _, finding in bad[:3]))
+    return checked("doctor", bad[0][1].severity, what, bad[0][1].how, figures)
 
 
 def _measured(ranks: Ranks, run: RunSpec, cluster: ClusterSpec, tell: Tell) -> list[Finding]:

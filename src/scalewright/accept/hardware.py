@@ -1,10 +1,9 @@
-"""The devices, every pair of them, and the messages of each axis of the layout: measured, then judged.
+"""The devices, every pair of them, and the messages of each axis of the layout: measured, then judged; the findings of
+all checks of a new cluster, and whether it is accepted.
 
 devices   all multiply and copy at once       slow: below SLOW of the upper median
 pairs     each rank with each other           slow ranks, hosts and links: bench/pairs.py
 links     an all-reduce along every axis      against the rate of the cluster's level that joins the axis
-
-The findings of a new cluster's checks, and whether it is accepted.
 """
 
 from __future__ import annotations
@@ -59,14 +58,13 @@ class HardwareJob:
 def job_of(layout: Layout, device: str) -> HardwareJob:
     """The measurements that a layout calls for."""
     precision = {"auto": "bf16" if device == "cuda" else "fp32", "fp8": "bf16"}.get(layout.precision, layout.precision)
-    kind = "cuda" if device == "cuda" else "cpu"
     axes, stride = [], 1
     for name in reversed(DENSE):
         size = int(getattr(layout, name))
-        if size > 1:
-            axes.append(Axis(name, size, stride))
+        axes += [Axis(name, size, stride)] if size > 1 else []
         stride *= size
-    return HardwareJob(device, precision, tuple(axes), pairs.PairsJob(bytes=PAIR_BYTES[kind], device=device))
+    size = PAIR_BYTES["cuda" if device == "cuda" else "cpu"]
+    return HardwareJob(device, precision, tuple(axes), pairs.PairsJob(bytes=size, device=device))
 
 
 def measured(context: RankContext, job: HardwareJob) -> dict[str, object]:
@@ -92,11 +90,10 @@ def take(context: RankContext, job: HardwareJob, place: Any) -> dict[str, object
     dist.all_gather_object(devices, mine)
     met = pairs.exchange(torch, context.rank, context.world, place, job.pairs) if context.world > 1 else []
     axes = []
+    messages = collectives.CollectivesJob(("all_reduce",), size, size, iterations=10, device=job.device)
     for axis in job.axes:
-        messages = collectives.CollectivesJob(
-            ("all_reduce",), size, size, iterations=10, device=job.device, group=axis.size, stride=axis.stride
-        )
-        row = collectives.time_messages(context, messages, place)["rows"][0]
+        of_axis = replace(messages, group=axis.size, stride=axis.stride)
+        row = collectives.time_messages(context, of_axis, place)["rows"][0]
         axes.append({"axis": axis.name, "group": axis.size, "stride": axis.stride, **row})
     return {"devices": devices, "pairs": met, "axes": axes}
 
@@ -121,17 +118,16 @@ def devices(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec, precision: 
     usual = statistics.median(flops) if flops else 0.0
     copies = metric(statistics.median(row["bytes_per_s"] for row in rows), "B/s")
     words = f"{counted(len(rows), 'devices')} alike: {metric(usual, 'FLOP/s')} in {precision}, copies {copies}"
-    peak = cluster.device.peak(precision) if cluster.peak_source == "published" else None
-    if peak is None or kind == "cpu":
-        return checked("devices", "ok", words, "", figures)
-    words += f", {share(usual / peak)} of the published peak"
-    if usual < OF_PEAK * peak:
-        how = "compare clocks and power limit with the data sheet (`nvidia-smi -q -d CLOCK,POWER`)"
-        return checked("devices", "warn", words, how, figures)
+    peak = cluster.device.peak(precision) if cluster.peak_source == "published" and kind != "cpu" else None
+    if peak is not None:
+        words += f", {share(usual / peak)} of the published peak"
+        if usual < OF_PEAK * peak:
+            how = "compare clocks and power limit with the data sheet (`nvidia-smi -q -d CLOCK,POWER`)"
+            return checked("devices", "warn", words, how, figures)
     return checked("devices", "ok", words, "", figures)
 
 
-def meetings(rows: Sequence[dict[str, Any]]) -> Finding:
+def meetings(rows: Sequence[pairs.PairRow]) -> Finding:
     """Whether every pair exchanges messages alike, and the right ones."""
     if not rows:
         return checked("pairs", "note", "one process has no pair")
@@ -157,19 +153,16 @@ def links(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec) -> Finding:
     """Whether each axis has the bandwidth that its links should give."""
     if not rows:
         return checked("links", "note", "the layout sends nothing")
-    lines, low, wrong = [], [], 0
-    figures = []
+    lines, low, figures = [], [], []
     for row in rows:
-        expected = _expected(row, cluster)
+        expected, rate = _expected(row, cluster), row["busbw_bytes_per_s"]
         figures.append({**row, "expected_busbw_bytes_per_s": expected})
-        words = f"{row['axis']} {row['group']}: {metric(row['busbw_bytes_per_s'], 'B/s')}"
+        words = f"{row['axis']} {row['group']}: {metric(rate, 'B/s')}"
         if expected:
-            words += f", {share(row['busbw_bytes_per_s'] / expected)} of its link"
-            if row["busbw_bytes_per_s"] < OF_LINK * expected:
-                low.append(words)
-        wrong += row["wrong"]
+            words += f", {share(rate / expected)} of its link"
+            low += [words] if rate < OF_LINK * expected else []
         lines.append(words)
-    if wrong:
+    if wrong := sum(row["wrong"] for row in rows):
         how = "take the hosts that `pairs` names out, and have memory and adapters tested"
         return checked("links", "problem", f"{wrong:,} wrong numbers in sums", how, {"axes": figures})
     text = "bus bandwidth of an all-reduce: " + "; ".join(lines)
@@ -221,10 +214,8 @@ class Acceptance:
     def dump(self) -> dict[str, object]:
         """Plain data for --json."""
         checks = [
-            {
-                "name": check.rule, "state": STATES[check.severity], "words": check.what, "fix": check.how,
-                "figures": check.data, "seconds": check.seconds,
-            }
+            {"name": check.rule, "state": STATES[check.severity], "words": check.what, "fix": check.how,
+             "figures": check.data, "seconds": check.seconds}
             for check in self.checks
         ]  # fmt: skip
         return {"run": self.run, "ok": self.ok, "seconds": round(self.seconds, 1), **self.about, "checks": checks}

@@ -5,12 +5,11 @@
                                                                              ║ equal, step by step?
     training   train without a kill up to the same step ═════════════════════╝ its step beside the prediction
 
-The run is the user's own: model, data, layout. It writes to folders of its own, and doesn't validate.
+The run is the user's own: model, data, layout. It writes to folders of its own, and doesn't validate. The processes of
+an acceptance all do the same checks in the same order:
 
-The processes of an acceptance, which all do the same checks in the same order.
-
-alone            this process; it starts local ones to measure, and `train` starts its own
-torchrun, srun   every rank; a Gloo group between them carries answers, and waits while children train
+    alone            this process; it starts local ones to measure, and `train` starts its own
+    torchrun, srun   every rank; a Gloo group between them carries answers, and waits while children train
 """
 
 from __future__ import annotations
@@ -85,10 +84,9 @@ def loss(ranks: Ranks, run: RunSpec, place: AcceptanceFolder) -> Finding:
     answer = None
     if ranks.lead:
         device = "cuda" if ranks.device == "cuda" else "cpu"
-        file = place.run_file(run, place.folder / "parity")
-        answer = run_alone(
-            ranks.context, ["parity", str(file), "--device", device, "--steps", "5", "--json"], PATIENCE_S
-        )
+        file = str(place.run_file(run, place.folder / "parity"))
+        command = ["parity", file, "--device", device, "--steps", "5", "--json"]
+        answer = run_alone(ranks.context, command, PATIENCE_S)
     code, text, errors = ranks.share(answer)
     try:
         answered = json.loads(text)
@@ -113,19 +111,14 @@ def resume(ranks: Ranks, run: RunSpec, place: AcceptanceFolder) -> tuple[Finding
     killed = _kill(ranks, ranks.start(["train", str(first)], place.folder / "killed.log"), place)
     if isinstance(killed, Finding):
         return killed, checked("training", "note", "the run didn't get as far")
-    code = _until(ranks, first, _saved(place.killed, ranks) + AFTER, place.folder / "resumed.log")
-    if code:
+    saved = int(ranks.share(_commits(place.killed)[-1] if ranks.lead else None))  # from which a resume starts
+    if code := _until(ranks, first, saved + AFTER, place.folder / "resumed.log"):
         return _broken("resume", code, place.folder / "resumed.log"), checked("training", "note", "no resume")
     last = ranks.share(_last(place.killed) if ranks.lead else None)
-    code = _until(ranks, second, last, place.folder / "whole.log")
-    if code:
-        return checked("resume", "note", "no run to compare with"), _broken(
-            "training", code, place.folder / "whole.log"
-        )
-    both = None
-    if ranks.lead:
-        both = _compared(place, killed), _pace(place)
-    checks: tuple[Finding, Finding] = ranks.share(both)
+    if code := _until(ranks, second, last, place.folder / "whole.log"):
+        broken = _broken("training", code, place.folder / "whole.log")
+        return checked("resume", "note", "no run to compare with"), broken
+    checks: tuple[Finding, Finding] = ranks.share((_compared(place, killed), _pace(place)) if ranks.lead else None)
     return checks
 
 
@@ -150,9 +143,8 @@ def _kill(ranks: Ranks, child: Child, place: AcceptanceFolder) -> Finding | dict
     if not any(answer["struck"] for answer in answers):
         return _broken("resume", 1, place.folder / "killed.log")
     others = answers[:-1]
-    late = sum(answer["noticed_s"] is None for answer in others)
     seen = [answer["noticed_s"] for answer in others if answer["noticed_s"] is not None]
-    return {"others": len(others), "late": late, "noticed_s": max(seen, default=0.0)}
+    return {"others": len(others), "late": len(others) - len(seen), "noticed_s": max(seen, default=0.0)}
 
 
 def _behind_save(folder: Path) -> bool:
@@ -165,18 +157,13 @@ def _commits(folder: Path) -> list[int]:
     return sorted(int(path.parent.name.split("-")[1]) for path in folder.glob("checkpoints/step-????????/COMMIT"))
 
 
-def _saved(folder: Path, ranks: Ranks) -> int:
-    """The step of the newest checkpoint, from which a resume starts."""
-    return int(ranks.share(_commits(folder)[-1] if ranks.lead else None))
-
-
-def _rows(folder: Path) -> dict[int, dict[str, Any]]:
+def _rows(folder: Path) -> dict[int, Mapping[str, Any]]:
     path = folder / "metrics.jsonl"
     rows = read_jsonl(path) if path.exists() else []
     return {int(row["step"]): row for row in rows if row.get("kind") == "train"}
 
 
-def _events(folder: Path, kind: str) -> list[dict[str, Any]]:
+def _events(folder: Path, kind: str) -> list[Mapping[str, Any]]:
     return [event for event in read_jsonl(folder / "events.jsonl") if event.get("kind") == kind]
 
 
@@ -195,11 +182,9 @@ def _until(ranks: Ranks, file: Path, step: int, log: Path) -> int:
 
 def _compared(place: AcceptanceFolder, killed: Mapping[str, float]) -> Finding:
     """The steps after the resume, beside those of the run that wasn't killed."""
-    resumed = _events(place.killed, "resume")
-    if not resumed:
-        return checked(
-            "resume", "problem", "it began again from step 0: no checkpoint was taken", "see checkpoint.every"
-        )
+    if not (resumed := _events(place.killed, "resume")):
+        words = "it began again from step 0: no checkpoint was taken"
+        return checked("resume", "problem", words, "see checkpoint.every")
     began = int(resumed[-1]["step"])
     mine, whole = _rows(place.killed), _rows(place.whole)
     steps = [step for step in sorted(mine.keys() & whole.keys()) if step > began]
@@ -230,12 +215,11 @@ def _apart(a: float | None, b: float | None) -> float:
 def _pace(place: AcceptanceFolder) -> Finding:
     """The usual step beside its prediction."""
     rows = [row for step, row in sorted(_rows(place.whole).items()) if step > COLD]
-    times = [row["step_time_s"] for row in rows]
     losses = [row["loss"] for row in rows]
-    if not times or any(value is None or not math.isfinite(value) for value in losses):
+    if not rows or any(value is None or not math.isfinite(value) for value in losses):
         how = "look at its report, and try a lower learning rate"
         return checked("training", "problem", "the loss isn't a number", how)
-    usual = statistics.median(times)
+    usual = statistics.median(row["step_time_s"] for row in rows)
     saves = [event["seconds"] for event in _events(place.killed, "save")]
     predicted: Mapping[str, Any] = next(iter(_events(place.whole, "predicted")), {})
     figures = {"step_time_s": usual, "tokens_per_s": statistics.median(row["tokens_per_s"] for row in rows),
@@ -305,12 +289,12 @@ class Ranks:
         """Whether this is the rank whose child is killed."""
         return self.context.rank == self.context.world - 1
 
-    def measure(self, job: HardwareJob) -> dict[str, Any]:
+    def measure(self, job: HardwareJob) -> Mapping[str, Any]:
         """The figures of every device, pair and axis; the same on each rank."""
         if not self.context.alone:
             return take(self.context, job, self._place)
-        answer: dict[str, object] = run_local(measured, (job,), self.processes, preload=PRELOAD, import_main=False)
-        return answer
+        figures: Mapping[str, Any] = run_local(measured, (job,), self.processes, preload=PRELOAD, import_main=False)
+        return figures
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, on each of them."""

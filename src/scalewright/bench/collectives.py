@@ -1,14 +1,12 @@
-"""Messages between processes: their times, their bandwidths, and whether every number arrived.
+"""Messages between processes: their times, their bandwidths, whether every number arrived; a line through the times.
 
     fill ─► barrier ─► [ start ─ collective ─ stop ] ─► the slowest rank's time   x iterations, warm
                                           └─► after the last: every number compared, wrong ones counted
 
-Gloo on CPUs, NCCL on GPUs (`parallel.mesh` chooses). Numbers are small whole ones in fp32, so that sums are
-exact in any order. Groups: `group` ranks, `stride` apart, all groups at once, as the axes of a layout are
-in a step (tp = neighbours, stride 1; dp = every tp-th rank). A time is the slowest rank's of the slowest
-group, the median over iterations: nccl-tests take the mean of a loop without barriers, which hides starts.
-
-The time of a message as a start and a rate, with the confidence of both.
+Gloo on CPUs, NCCL on GPUs (`parallel.mesh` chooses). Numbers are small whole ones in fp32, so that sums are exact in
+any order. Groups: `group` ranks, `stride` apart, all groups at once, as the axes of a layout are in a step (tp =
+neighbours, stride 1; dp = every tp-th rank). A time is the slowest rank's of the slowest group, the median over
+iterations: nccl-tests take the mean of a loop without barriers, which hides starts.
 
     seconds = alpha + bytes / beta         alpha: s, beta: bytes/s
 
@@ -18,10 +16,10 @@ The time of a message as a start and a rate, with the confidence of both.
         alpha │╱
               └───────────── bytes
 
-Least squares of relative errors (each point weighs 1 / seconds squared: a small message counts as much as a
-large one), neither term below zero. The interval is a bootstrap's (Efron 1979): points, and the repetitions
-of each, are drawn again with replacement; the 5th and 95th percentile of the fits are given. It includes
-what a line doesn't describe only as far as that varies from size to size: `error` is the median deviation.
+Least squares of relative errors (each point weighs 1 / seconds squared: a small message counts as much as a large one),
+neither term below zero. The interval is a bootstrap's (Efron 1979): points, and the repetitions of each, are drawn
+again with replacement; the 5th and 95th percentile of the fits are given. It includes what a line doesn't describe only
+as far as that varies from size to size: `error` is the median deviation.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -44,6 +42,9 @@ if TYPE_CHECKING:
 
 WIDTH = 4  # bytes of a number
 PERIOD = 7  # the pattern's values repeat after so many, so that a shifted buffer is seen
+DRAWS = 300
+LOW, HIGH = 5, 95  # percentiles of the interval
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,8 @@ class CollectivesJob:
 
     def sizes(self, ranks: int) -> list[int]:
         """Bytes of every message: doubling, rounded up to whole numbers for each rank."""
-        step, sizes, size = WIDTH * ranks, [], self.least_bytes
-        while size <= self.most_bytes:
-            sizes.append(-(-size // step) * step)
-            size *= 2
-        return list(dict.fromkeys(sizes))
+        step, doublings = WIDTH * ranks, (self.most_bytes // self.least_bytes).bit_length()
+        return list(dict.fromkeys(-(-(self.least_bytes << power) // step) * step for power in range(doublings)))
 
     def check(self, world: int) -> None:
         """Raises UserError for a job that can't be run by so many processes."""
@@ -88,12 +86,22 @@ class CollectivesJob:
         if world < 2:
             raise UserError("a message needs two processes", "--processes", "give 2 or more")
         if self.least_bytes > self.most_bytes:
-            raise UserError(
-                f"the smallest message, {self.least_bytes} bytes, is above the largest, {self.most_bytes}",
-                "--min-bytes",
-                "give a smaller one",
-            )
+            what = f"the smallest message, {self.least_bytes} bytes, is above the largest, {self.most_bytes}"
+            raise UserError(what, "--min-bytes", "give a smaller one")
         self.groups(world)
+
+
+class MessageRow(TypedDict):
+    """One collective of one size; `seconds` holds every iteration's time for the fit."""
+
+    kind: str
+    bytes: int
+    time_s: float
+    fastest_s: float
+    algbw_bytes_per_s: float
+    busbw_bytes_per_s: float
+    wrong: int
+    seconds: list[float]
 
 
 @dataclass(frozen=True)
@@ -116,36 +124,24 @@ def time_messages(context: RankContext, job: CollectivesJob, device: Any) -> dic
     import torch
     import torch.distributed as dist
 
-    group, ranks = _own_group(dist, job.groups(context.world), context.rank)
-    rows: list[dict[str, Any]] = []
+    groups = job.groups(context.world)  # every rank makes all of them, in one order
+    made = [(dist.new_group(list(ranks)) if len(groups) > 1 else dist.group.WORLD, ranks) for ranks in groups]
+    group, ranks = next((group, ranks) for group, ranks in made if context.rank in ranks)
+    rows: list[MessageRow] = []
     for kind in job.kinds:
         for size in job.sizes(len(ranks)):
-            row = _row(torch, kind, size, group, ranks, context.rank, device, job)
-            rows.append(row)
+            rows.append(_row(torch, kind, size, group, ranks, context.rank, device, job))
             if context.tell:
                 context.tell("event", {"kind": kind, "bytes": size})
-    return {
-        "backend": dist.get_backend(),
-        "device": device.type,
-        "ranks": context.world,
-        "group": len(ranks),
-        "stride": job.stride,
-        "rows": [{key: value for key, value in row.items() if key != "seconds"} for row in rows],
-        "fits": fits(rows, len(ranks)),
-        "torch": str(torch.__version__),
-    }
-
-
-def _own_group(dist: Any, groups: Sequence[tuple[int, ...]], rank: int) -> tuple[Any, tuple[int, ...]]:
-    """This rank's group; every rank makes all of them, in one order."""
-    made = [(dist.new_group(list(ranks)) if len(groups) > 1 else dist.group.WORLD, ranks) for ranks in groups]
-    return next((group, ranks) for group, ranks in made if rank in ranks)
+    about = {"backend": dist.get_backend(), "device": device.type, "ranks": context.world, "group": len(ranks)}
+    shown = [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    fitted = {"fits": fits(rows, len(ranks)), "torch": str(torch.__version__)}
+    return about | {"stride": job.stride, "rows": shown} | fitted
 
 
 def _row(
     torch: Any, kind: str, size: int, group: Any, ranks: tuple[int, ...], rank: int, device: Any, job: CollectivesJob
-) -> dict[str, Any]:
-    """One line of the table; `seconds` holds every iteration's time for the fit."""
+) -> MessageRow:
     dist = torch.distributed
     buffers = make_buffers(torch, kind, size // WIDTH, group, ranks, rank, device)
     times: list[float] = []
@@ -175,13 +171,12 @@ def _row(
     }
 
 
-def fits(rows: Sequence[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
+def fits(rows: Sequence[MessageRow], ranks: int) -> list[dict[str, object]]:
     """The start and bus bandwidth of every collective, `hop_s` the start of one of its messages on a ring."""
     lines = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         same, collective = [row for row in rows if row["kind"] == kind], COLLECTIVES[kind]
-        carried = [row["bytes"] * collective.factor(ranks) for row in same]
-        line = fit_line(carried, [row["seconds"] for row in same])
+        line = fit_line([row["bytes"] * collective.factor(ranks) for row in same], [row["seconds"] for row in same])
         if line is not None:
             lines.append({"kind": kind, **asdict(line), "hop_s": line.start_s / collective.hops(ranks)})
     return lines
@@ -194,49 +189,9 @@ def make_buffers(
     dist, size, place = torch.distributed, len(ranks), ranks.index(rank)
     part = count // size
     pattern = torch.arange(count, device=device, dtype=torch.float32).remainder_(PERIOD).add_(1)
-    whole, share = torch.empty(count, device=device), torch.empty(part, device=device)
-    other = torch.empty(count, device=device)
-    total = size * (size + 1) // 2  # rank i fills with (i + 1) * pattern
-
-    def parts(factor: Callable[[int], int]) -> Any:
-        """The part of every rank in turn, times its factor."""
-        return torch.cat([pattern[i * part : (i + 1) * part] * factor(i) for i in range(size)])
-
-    def differs(result: Any, expected: Any) -> Callable[[], int]:
-        return lambda: int((result != expected).sum().item())
-
-    mine = slice(place * part, (place + 1) * part)
-    filled = pattern * (place + 1)
-    if kind == "all_reduce":
-        return Buffers(
-            lambda: whole.copy_(filled), lambda: dist.all_reduce(whole, group=group), differs(whole, pattern * total)
-        )
-    if kind == "all_gather":
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        expected = parts(lambda i: i + 1)
-        return Buffers(
-            lambda: share.copy_(filled[mine]), lambda: gather(whole, share, group=group), differs(whole, expected)
-        )
-    if kind == "reduce_scatter":
-        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-        return Buffers(
-            lambda: whole.copy_(filled),
-            lambda: scatter(share, whole, group=group),
-            differs(share, pattern[mine] * total),
-        )
-    if kind == "all_to_all":
-        expected = torch.cat([pattern[mine] * (i + 1) for i in range(size)])
-        return Buffers(
-            lambda: whole.copy_(filled),
-            lambda: dist.all_to_all_single(other, whole, group=group),
-            differs(other, expected),
-        )
-    if kind == "broadcast":
-        return Buffers(
-            lambda: whole.copy_(filled),
-            lambda: dist.broadcast(whole, src=ranks[0], group=group),
-            differs(whole, pattern),
-        )
+    whole, other, share = (torch.empty(numbers, device=device) for numbers in (count, count, part))
+    filled, total = pattern * (place + 1), size * (size + 1) // 2  # rank i fills with (i + 1) * pattern
+    mine, factors = slice(place * part, (place + 1) * part), torch.arange(1, size + 1, device=device)
     before, after = ranks[place - 1], ranks[(place + 1) % size]
 
     def exchange() -> None:
@@ -245,12 +200,24 @@ def make_buffers(
         for work in dist.batch_isend_irecv([sends, receives]):
             work.wait()
 
-    return Buffers(lambda: whole.copy_(filled), exchange, differs(other, pattern * (ranks.index(before) + 1)))
+    def buffers(run: Callable[[], Any], result: Any, expected: Any) -> Buffers:
+        return Buffers(lambda: whole.copy_(filled), run, lambda: int((result != expected).sum().item()))
 
-
-DRAWS = 300
-LOW, HIGH = 5, 95  # percentiles of the interval
-Interval = tuple[float, float]
+    if kind == "all_reduce":
+        return buffers(lambda: dist.all_reduce(whole, group=group), whole, pattern * total)
+    if kind == "all_gather":
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        gathered = buffers(lambda: gather(whole, share, group=group), whole, pattern * factors.repeat_interleave(part))
+        return replace(gathered, fill=lambda: share.copy_(filled[mine]))
+    if kind == "reduce_scatter":
+        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        return buffers(lambda: scatter(share, whole, group=group), share, pattern[mine] * total)
+    if kind == "all_to_all":
+        expected = (factors[:, None] * pattern[mine]).flatten()
+        return buffers(lambda: dist.all_to_all_single(other, whole, group=group), other, expected)
+    if kind == "broadcast":
+        return buffers(lambda: dist.broadcast(whole, src=ranks[0], group=group), whole, pattern)
+    return buffers(exchange, other, pattern * (ranks.index(before) + 1))
 
 
 @dataclass(frozen=True)
@@ -277,17 +244,10 @@ def fit_line(sizes: Sequence[float], seconds: Sequence[Sequence[float]], seed: i
     start, slope = _solve(bytes_of, medians)
     generator = np.random.default_rng(seed)
     draws = np.array([_draw(bytes_of, seconds, generator) for _ in range(DRAWS)])
-    starts = np.percentile(draws[:, 0], (LOW, HIGH))
-    slopes = np.percentile(draws[:, 1], (HIGH, LOW))
-    fitted = start + slope * bytes_of
-    return Line(
-        start_s=start,
-        start_interval_s=(float(starts[0]), float(starts[1])),
-        bytes_per_s=_inverse(slope),
-        interval_bytes_per_s=(_inverse(float(slopes[0])), _inverse(float(slopes[1]))),
-        error=float(np.median(np.abs(fitted / medians - 1))),
-        points=len(sizes),
-    )
+    (least, flattest), (most, steepest) = np.percentile(draws, (LOW, HIGH), axis=0).tolist()
+    error = float(np.median(np.abs((start + slope * bytes_of) / medians - 1)))
+    rates = _inverse(steepest), _inverse(flattest)
+    return Line(start, (least, most), _inverse(slope), rates, error, points=len(sizes))
 
 
 def _draw(sizes: np.ndarray, seconds: Sequence[Sequence[float]], generator: np.random.Generator) -> tuple[float, float]:

@@ -24,8 +24,8 @@ import numpy as np
 from scalewright.spec.common.untrusted import parse_json, read_bytes
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
+from scalewright.spec.hardware.timings import MESSAGES, TimingCurve
 
-MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "send")
 PRIOR = 0.1**2  # predictions are off by some 10% when both are right, and factors by some 100%
 ROUNDS = 4
 STEP = 0.1  # of a factor, to see what it changes
@@ -56,7 +56,7 @@ def measured_step(folder: Path) -> float:
     except OSError as error:
         how = "give folders that `scalewright train` wrote"
         raise UserError(f"no steps to read: {error.strerror}", str(place), how) from None
-    steps: list[float] = []
+    steps = []
     for line in lines:
         try:
             row = parse_json(line)
@@ -77,12 +77,11 @@ def correct(cluster: ClusterSpec, factors: Factors) -> ClusterSpec:
         raise UserError("this profile holds no curves of kernels to correct", cluster.name, how)
     timings = cluster.measured.timings
 
-    def scaled(curve: Any) -> Any:
-        factor = factors.messages if curve.what in MESSAGES else factors.kernels
-        return curve.replace(seconds=[factor * seconds for seconds in curve.seconds])
+    def factor(curve: TimingCurve) -> float:
+        return factors.messages if curve.what in MESSAGES else factors.kernels
 
-    new = timings.replace(curves=[scaled(curve).dump() for curve in timings.curves])
-    return cluster.replace(measured={**cluster.measured.dump(), "timings": new.dump()})
+    curves = [curve.replace(seconds=[factor(curve) * s for s in curve.seconds]).dump() for curve in timings.curves]
+    return cluster.replace(measured={**cluster.measured.dump(), "timings": timings.replace(curves=curves).dump()})
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def fit(price: Price, measured: Sequence[float]) -> tuple[Factors, Tangent]:
     for _ in range(ROUNDS):
         near = tangent(price, factors)
         factors = near.solve(goal, np.arange(len(goal)))
-    return Factors(*(float(factor) for factor in factors)), near
+    return Factors(*factors.tolist()), near
 
 
 def calibrate(
@@ -139,15 +138,10 @@ def calibrate(
 
     learned, _ = learn(runs[::2])
     trial = correct(cluster, learned)
-    scored = [
-        {
-            "run": str(folder),
-            "measured_s": measured[folder],
-            "before_s": before[folder],
-            "after_s": predict(folder, trial),
-        }
-        for folder in runs[1::2]
-    ]
+    scored = []
+    for folder in runs[1::2]:
+        times = {"measured_s": measured[folder], "before_s": before[folder], "after_s": predict(folder, trial)}
+        scored.append({"run": str(folder), **times})
     factors, near = learn(runs)
     answer = {
         "factors": vars(factors),
@@ -166,8 +160,8 @@ def _interval(near: Tangent, measured: Sequence[float], seed: int) -> dict[str, 
     """The 5th and 95th percentile of fits to runs drawn with replacement."""
     generator, goal = np.random.default_rng(seed), np.asarray(measured, dtype=float)
     draws = [near.solve(goal, generator.integers(len(goal), size=len(goal))) for _ in range(DRAWS)]
-    low, high = np.percentile(np.stack(draws), (5, 95), axis=0)
-    return {name: [float(low[place]), float(high[place])] for place, name in enumerate(("kernels", "messages"))}
+    kernels, messages = np.percentile(np.stack(draws), (5, 95), axis=0).T.tolist()
+    return {"kernels": kernels, "messages": messages}
 
 
 def _error(scored: Sequence[Mapping[str, Any]], key: str) -> float:

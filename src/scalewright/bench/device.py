@@ -1,26 +1,22 @@
-"""One device's rates: matrix products of given shapes, and passes over memory.
+"""One device's rates, matrix products and passes over memory, and a step's operators beside these roofs.
 
     product   (rows, k) x (k, n)       2 rows k n FLOPs
     copy      b = a                    2 passes over memory
     triad     a = b + s c              3 passes
 
-Passes are counted as STREAM does (McCalpin 1995): a cache's own fetch of what is written is left out.
-
-Sizes of memory double from inside the caches to beyond them; the last is the memory's own rate.
-
-The operators of a training step beside the roofs of the machine that they run on.
-
     achieved FLOP/s of linear and attention           / FLOP/s of the largest product of this benchmark
     achieved bytes/s of norms, activations, the loss  / bytes/s of a triad beyond the caches
 
-Operators are timed as `machine.kernels` times them for the planner, at their largest size: forwards first,
-then backwards. A share above 1 of a roof of memory means that the cache took part. An embedding's backward
-and sums of gradients are left to the planner's own curves; CPU only, as those are.
+Passes are counted as STREAM does (McCalpin 1995): a cache's own fetch of what is written is left out. Sizes of memory
+grow from inside the caches to beyond them; the last is the memory's own rate. Operators are timed as `machine.kernels`
+times them for the planner, at their largest size, on a CPU. A share above 1 of a roof of memory means that the cache
+took part. An embedding's backward and sums of gradients are left to the planner's own curves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from scalewright.machine.kernels import torch_timings
@@ -33,6 +29,9 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 PASSES = {"copy": 2, "triad": 3}
 MEMORY_BYTES = tuple(1 << power for power in range(16, 29, 2))  # of one array
 Shape = tuple[int, int, int]  # rows, k, n
+COMPUTE = ("linear", "attention", "attention_narrow")
+MOVED = ("norm", "layer_norm", "gated", "activation", "rope", "residual", "loss")
+LARGE = 1 << 26  # bytes of an array beyond the caches
 
 
 def need_torch() -> Any:
@@ -45,14 +44,11 @@ def need_torch() -> Any:
 
 def model_shapes(model: ModelSpec, tokens: int) -> dict[str, Shape]:
     """The products of a model's first block and of its head, by the tensor's name; equal shapes once."""
-    shapes: dict[str, Shape] = {}
+    names: dict[Shape, str] = {}
     for tensor in tensors(model):
-        if tensor.layer > 0 or len(tensor.shape) != 2:
-            continue
-        shape = (tokens, tensor.shape[1], tensor.shape[0])
-        if shape not in shapes.values():
-            shapes[tensor.name] = shape
-    return shapes
+        if tensor.layer <= 0 and len(tensor.shape) == 2:
+            names.setdefault((tokens, tensor.shape[1], tensor.shape[0]), tensor.name)
+    return {name: shape for shape, name in names.items()}
 
 
 def products(
@@ -73,7 +69,7 @@ def products(
 
 def squares(
     device: str = "cpu", precisions: Sequence[str] = PRECISIONS, seconds: float = 0.3
-) -> Iterator[dict[str, object]]:
+) -> Iterator[dict[str, Any]]:
     """A row for each precision: the rate of a square product, large enough to time."""
     need_torch()
     for precision in precisions:
@@ -88,15 +84,17 @@ def _product(torch: Any, rows: int, k: int, n: int, precision: str, device: str)
     dtype = getattr(torch, TORCH_TYPES[precision])
     left, right = (torch.randn(*shape, device=device, generator=generator).to(dtype) for shape in ((rows, k), (k, n)))
 
-    def run() -> None:
-        torch.mm(left, right)
-        synchronize(torch, device)
-
+    run = partial(_finished, torch, partial(torch.mm, left, right), device)
     try:
         run()
     except (RuntimeError, NotImplementedError):
         return None
     return run
+
+
+def _finished(torch: Any, operation: Callable[[], object], device: str) -> None:
+    operation()
+    synchronize(torch, device)
 
 
 def memory(device: str = "cpu", sizes: Sequence[int] = MEMORY_BYTES, seconds: float = 0.1) -> Iterator[dict[str, Any]]:
@@ -105,33 +103,21 @@ def memory(device: str = "cpu", sizes: Sequence[int] = MEMORY_BYTES, seconds: fl
     for size in sizes:
         first, second, target = (torch.full((size // 4,), value, device=device) for value in (1.0, 2.0, 0.0))
 
-        def copy(first: Any = first, target: Any = target) -> None:
-            target.copy_(first)
-            synchronize(torch, device)
-
-        def triad(first: Any = first, second: Any = second, target: Any = target) -> None:
-            torch.add(first, second, alpha=3.0, out=target)
-            synchronize(torch, device)
-
-        for what, run in (("copy", copy), ("triad", triad)):
+        triad = partial(torch.add, first, second, alpha=3.0, out=target)
+        for what, operation in (("copy", partial(target.copy_, first)), ("triad", triad)):
+            run = partial(_finished, torch, operation, device)
             run()
             rate = Rate.of(what, float(PASSES[what] * size), time_runs(run, seconds, most=1000), "")
             yield {"what": what, "bytes": size, **_figures(rate, "bytes")}
 
 
-def _figures(rate: Rate, unit: str) -> dict[str, Any]:
+def _figures(rate: Rate, unit: str) -> dict[str, float]:
     return {f"{unit}_per_s": rate.median_per_s, f"best_{unit}_per_s": rate.per_s, "runs": rate.runs}
-
-
-COMPUTE = ("linear", "attention", "attention_narrow")
-MOVED = ("norm", "layer_norm", "gated", "activation", "rope", "residual", "loss")
-LARGE = 1 << 26  # bytes of an array beyond the caches
 
 
 def roofs(precision: str) -> dict[str, float]:
     """FLOP/s of a large product, and bytes/s of a triad beyond the caches."""
-    product = next(squares("cpu", (precision,)))
-    triad = list(memory("cpu", (LARGE,)))[-1]
+    product, (_, triad) = next(squares("cpu", (precision,))), memory("cpu", (LARGE,))
     return {"flops_per_s": product["best_flops_per_s"], "bytes_per_s": triad["best_bytes_per_s"]}
 
 
@@ -139,16 +125,8 @@ def kernels(precision: str = "fp32", seconds: float = 0.05) -> Iterator[dict[str
     """A row for each operator's forward at its largest size, with its share of the roof it is under."""
     torch, roof = need_torch(), roofs(precision)
     for curve in torch_timings(torch, precision, seconds):
-        unit = "flops" if curve["what"] in COMPUTE else "bytes" if curve["what"] in MOVED else None
-        if unit is None or curve["phase"] != "forward":
-            continue
-        rate = curve["sizes"][-1] / curve["seconds"][-1]
-        yield {
-            "what": curve["what"],
-            "precision": precision,
-            "size": curve["sizes"][-1],
-            "time_s": curve["seconds"][-1],
-            f"{unit}_per_s": rate,
-            "bound": unit,
-            "share_of_roof": rate / roof[f"{unit}_per_s"],
-        }
+        what, size, time = curve["what"], curve["sizes"][-1], curve["seconds"][-1]
+        unit = "flops" if what in COMPUTE else "bytes" if what in MOVED else None
+        if unit is not None and curve["phase"] == "forward":
+            rates = {f"{unit}_per_s": size / time, "bound": unit, "share_of_roof": size / time / roof[f"{unit}_per_s"]}
+            yield {"what": what, "precision": precision, "size": size, "time_s": time, **rates}

@@ -18,9 +18,10 @@ from __future__ import annotations
 import socket
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from scalewright.bench.world import joined
 from scalewright.machine.probe import synchronize
@@ -45,6 +46,16 @@ class PairsJob:
     device: str = "cpu"
 
 
+class PairRow(TypedDict):
+    """A pair's exchange: the slower end's time, and how many numbers arrived wrong at both."""
+
+    ranks: list[int]
+    hosts: list[str]
+    time_s: float
+    bytes_per_s: float
+    wrong: int
+
+
 def rounds(ranks: int, most: int) -> list[list[tuple[int, int]]]:
     """Disjoint pairs of each round; with more rounds than `most`, so many of them, evenly apart.
 
@@ -62,23 +73,20 @@ def rounds(ranks: int, most: int) -> list[list[tuple[int, int]]]:
 
 
 def measure(context: RankContext, job: PairsJob) -> dict[str, object]:
-    """Joins the world, and times every pair; called in every process, the same answer in each.
-
-    Raises UserError for fewer than two processes.
-    """
+    """Joins the world and times every pair; the same answer in each process. Raises UserError for fewer than two."""
     import torch
 
     if context.world < 2:
         raise UserError("a message needs two processes", "--processes", "give 2 or more")
     with joined(context, job.device) as device:
         rows = exchange(torch, context.rank, context.world, device, job)
-    hosts = {rank: host for row in rows for rank, host in zip(row["ranks"], row["hosts"], strict=True)}
-    return {"ranks": context.world, "device": device.type, "bytes": job.bytes, "rows": rows,
-            "slow": slow(rows), "summary": summary(rows), "hosts": len(set(hosts.values()))}  # fmt: skip
+    hosts = len({host for row in rows for host in row["hosts"]})
+    answer = {"ranks": context.world, "device": device.type, "bytes": job.bytes, "rows": rows}
+    return answer | {"slow": slow(rows), "summary": summary(rows), "hosts": hosts}
 
 
-def exchange(torch: Any, rank: int, world: int, device: Any, job: PairsJob) -> list[dict[str, Any]]:
-    """A row for each pair, of a world that was joined: `ranks, hosts, time_s, bytes_per_s, wrong`."""
+def exchange(torch: Any, rank: int, world: int, device: Any, job: PairsJob) -> list[PairRow]:
+    """A row for each pair, of a world that was joined."""
     dist, count = torch.distributed, job.bytes // WIDTH
     mine = torch.full((count,), float(rank), device=device)
     theirs = torch.empty(count, device=device)
@@ -99,7 +107,6 @@ def exchange(torch: Any, rank: int, world: int, device: Any, job: PairsJob) -> l
 
 
 def _once(torch: Any, mine: Any, theirs: Any, peer: int, device: Any) -> float:
-    """Seconds of one exchange with a peer."""
     dist = torch.distributed
     synchronize(torch, str(device))
     start = time.perf_counter()
@@ -110,94 +117,83 @@ def _once(torch: Any, mine: Any, theirs: Any, peer: int, device: Any) -> float:
     return time.perf_counter() - start
 
 
-def _rows(gathered: Sequence[tuple[str, Any]], size: int) -> list[dict[str, Any]]:
+def _rows(gathered: Sequence[tuple[str, Any]], size: int) -> list[PairRow]:
     """Both ends of a pair put together: its time is the slower one's."""
-    ends: dict[tuple[int, int], list[tuple[float, int]]] = {}
+    ends: defaultdict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
     for _, times in gathered:
         for pair, seconds, wrong in times:
-            ends.setdefault(pair, []).append((seconds, wrong))
-    return [
-        {
-            "ranks": list(pair),
-            "hosts": [gathered[rank][0] for rank in pair],
-            "time_s": max(seconds for seconds, _ in both),
-            "bytes_per_s": size / max(seconds for seconds, _ in both),
-            "wrong": sum(wrong for _, wrong in both),
-        }
-        for pair, both in sorted(ends.items())
-    ]
+            ends[pair].append((seconds, wrong))
+    rows: list[PairRow] = []
+    for pair, both in sorted(ends.items()):
+        hosts, slower = [gathered[rank][0] for rank in pair], max(seconds for seconds, _ in both)
+        wrong = sum(wrong for _, wrong in both)
+        rows.append(PairRow(ranks=[*pair], hosts=hosts, time_s=slower, bytes_per_s=size / slower, wrong=wrong))
+    return rows
 
 
-def slow(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def slow(rows: Sequence[PairRow]) -> list[dict[str, Any]]:
     """The slow hosts, ranks and links, the slowest first: `what, where, share` of the usual rate, `words`.
 
     A host's ranks, and the links of a slow rank or host, aren't named again.
     """
-    near = [row for row in rows if row["hosts"][0] == row["hosts"][1]]
-    far = [row for row in rows if row["hosts"][0] != row["hosts"][1]]
-    hosts = _below(_rates(far, "hosts"))
-    result = [_line("host", str(host), share, "with other hosts") for host, share in hosts.items()]
+    near, far = _near(rows), _far(rows)
+    hosts = _below(_medians(far, "hosts"))
+    result = [_line("host", host, share, "with other hosts") for host, share in hosts.items()]
+    others = [row for row in far if not hosts.keys() & set(row["hosts"])]
     named: set[int] = set()
-    for some, where in ((near, "inside its host"), (far, "with other hosts")):
-        rates = _rates([row for row in some if some is near or not hosts.keys() & set(row["hosts"])], "ranks")
-        ranks = _below(rates)
+    for some, where in ((near, "inside its host"), (others, "with other hosts")):
+        ranks = _below(_medians(some, "ranks"))
         result += [_line("rank", f"rank {rank}", share, where) for rank, share in ranks.items()]
-        named |= {int(rank) for rank in ranks}
-    result += _links([*near, *far], hosts.keys(), named)
+        named |= ranks.keys()
+    for some in (near, far):
+        result += _links(some, hosts, named)
     return sorted(result, key=lambda line: float(line["share"]))
 
 
-def _rates(rows: Iterable[dict[str, Any]], key: str) -> dict[Any, list[float]]:
-    """The rates of each rank's or host's pairs."""
-    rates: dict[Any, list[float]] = {}
+def _near(rows: Iterable[PairRow]) -> list[PairRow]:
+    return [row for row in rows if row["hosts"][0] == row["hosts"][1]]
+
+
+def _far(rows: Iterable[PairRow]) -> list[PairRow]:
+    return [row for row in rows if row["hosts"][0] != row["hosts"][1]]
+
+
+def _medians(rows: Iterable[PairRow], key: Literal["ranks", "hosts"]) -> dict[Any, float]:
+    """The median rate of each rank's or host's pairs."""
+    rates: defaultdict[int | str, list[float]] = defaultdict(list)
     for row in rows:
         for name in row[key]:
-            rates.setdefault(name, []).append(row["bytes_per_s"])
-    return rates
+            rates[name].append(row["bytes_per_s"])
+    return {name: statistics.median(values) for name, values in rates.items()}
 
 
-def _below(rates: dict[Any, list[float]]) -> dict[Any, float]:
+def _below(medians: dict[Any, float]) -> dict[Any, float]:
     """The members whose median is far below the usual member's, with their share of it."""
-    medians = {name: statistics.median(values) for name, values in rates.items()}
     if len(medians) < FEWEST:
         return {}
     usual = statistics.median(medians.values())
     return {name: rate / usual for name, rate in medians.items() if rate < SLOW * usual}
 
 
-def _links(rows: Sequence[dict[str, Any]], hosts: Iterable[str], ranks: set[int]) -> Iterable[dict[str, object]]:
-    """The pairs that are slow though neither of their ends is."""
-    slow_hosts = set(hosts)
-    medians = {key: statistics.median(values) for key, values in _kinds(rows).items()}
+def _links(rows: Sequence[PairRow], hosts: Collection[str], ranks: Collection[int]) -> Iterator[dict[str, Any]]:
+    """The pairs, all inside hosts or all between them, that are slow though neither of their ends is."""
+    medians = _medians(rows, "ranks")
     for row in rows:
-        if slow_hosts & set(row["hosts"]) or ranks & set(row["ranks"]):
-            continue
-        same = row["hosts"][0] == row["hosts"][1]
-        usual = min(medians[rank, same] for rank in row["ranks"])
-        if row["bytes_per_s"] < SLOW * usual:
-            first, second = row["ranks"]
-            yield _line("link", f"ranks {first} and {second}", row["bytes_per_s"] / usual, "to each other")
-
-
-def _kinds(rows: Iterable[dict[str, Any]]) -> dict[tuple[int, bool], list[float]]:
-    """Each rank's rates, inside its host and beyond."""
-    rates: dict[tuple[int, bool], list[float]] = {}
-    for row in rows:
-        for rank in row["ranks"]:
-            rates.setdefault((rank, row["hosts"][0] == row["hosts"][1]), []).append(row["bytes_per_s"])
-    return rates
+        share = row["bytes_per_s"] / min(medians[rank] for rank in row["ranks"])
+        if share < SLOW and not set(hosts) & set(row["hosts"]) and not set(ranks) & set(row["ranks"]):
+            yield _line("link", "ranks {} and {}".format(*row["ranks"]), share, "to each other")
 
 
 def _line(what: str, name: str, share: float, where: str) -> dict[str, Any]:
     return {"what": what, "where": name, "share": share, "words": f"{name}: {share:.0%} of the usual rate {where}"}
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def summary(rows: Sequence[PairRow]) -> list[dict[str, Any]]:
     """Of pairs inside hosts and between them: how many, and their slowest, usual and fastest rate."""
     lines = []
-    for words, same in (("on one host", True), ("between hosts", False)):
-        rates = sorted(row["bytes_per_s"] for row in rows if (row["hosts"][0] == row["hosts"][1]) is same)
-        if rates:
-            lines.append({"where": words, "pairs": len(rates), "slowest": rates[0],
-                          "usual": statistics.median(rates), "fastest": rates[-1]})  # fmt: skip
+    for words, some in (("on one host", _near(rows)), ("between hosts", _far(rows))):
+        if rates := [row["bytes_per_s"] for row in some]:
+            usual = statistics.median(rates)
+            figures = {"slowest": min(rates), "usual": usual, "fastest": max(rates)}
+            lines.append({"where": words, "pairs": len(rates), **figures})
     return lines

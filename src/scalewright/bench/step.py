@@ -9,6 +9,7 @@ real ones cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,28 +44,24 @@ def step(
         result = train(_short(run, folder, steps), quiet=True, on_step=rows.append)
     if not rows:
         return None
-    about = {"model": run.name, "layout": run.layout.dump()}
-    return about | summary(rows[COLD:], result.predicted_step_time_s)
+    return {"model": run.name, "layout": run.layout.dump()} | summary(rows[COLD:], result.predicted_step_time_s)
 
 
 def summary(rows: Sequence[Mapping[str, Any]], predicted: float | None) -> dict[str, object]:
     """Medians of metrics.jsonl's rows; the band of the step's time in seconds."""
-    low, middle, high = np.percentile([row["step_time_s"] for row in rows], (10, 50, 90))
-    names = {part for row in rows for part in row.get("breakdown_s") or {}}
+    low, middle, high = np.percentile([row["step_time_s"] for row in rows], (10, 50, 90)).tolist()
+    parts = [row.get("breakdown_s") or {} for row in rows]
     return {
         "steps": len(rows),
-        "step_time_s": {"p10": float(low), "p50": float(middle), "p90": float(high)},
+        "step_time_s": {"p10": low, "p50": middle, "p90": high},
         "predicted_step_time_s": predicted,
         "tokens_per_s": _median([row.get("tokens_per_s") for row in rows]),
         "mfu": _median([row.get("mfu") for row in rows]),
-        "breakdown_s": {
-            part: _median([(row.get("breakdown_s") or {}).get(part) for row in rows]) or 0.0 for part in sorted(names)
-        },
+        "breakdown_s": {name: _median([part.get(name) for part in parts]) or 0.0 for name in sorted({*chain(*parts)})},
     }
 
 
 def _preset(model: str, folder: Path) -> Path:
-    """The run file of a preset, written to `folder` with its random tokens."""
     vocabulary = load_model_spec(model).vocab_size
     tokens = np.random.default_rng(0).integers(0, vocabulary, size=ROWS * (SEQ_LEN + 1))
     np.save(folder / "tokens.npy", tokens.astype(np.uint16 if vocabulary <= 1 << 16 else np.uint32))

@@ -49,7 +49,6 @@ def storage(folder: Path, size: int = 1 << 28) -> Iterator[dict[str, object]]:
 
 
 def _read(name: str) -> float:
-    """Seconds to read the whole file, a block after the other."""
     buffer = bytearray(BLOCK)
     start = time.perf_counter()
     with open(name, "rb", buffering=0) as file:

@@ -27,10 +27,8 @@ NAMES = ("name", "out_dir", "resume", "init", "launch", "model", "layout")  # no
 
 
 def settings(first: Path, second: Path) -> dict[str, dict[str, list[Any]]]:
-    """The numbers and settings that differ, by part and dotted key: [first, second]; raises UserError.
-
-    A key that an older release's checkpoint lacks is no difference where the other has its default.
-    """
+    """The numbers and settings that differ, by part and dotted key: [first, second]; raises UserError. A key that an
+    older release's checkpoint lacks is no difference where the other has its default."""
     differences: dict[str, dict[str, list[Any]]] = {}
     flat = [dict(dotted(_settings(folder))) for folder in (first, second)]
     for key in {**flat[0], **flat[1]}:
@@ -43,34 +41,27 @@ def settings(first: Path, second: Path) -> dict[str, dict[str, list[Any]]]:
 
 
 def tensors(first: Path, second: Path) -> Iterator[dict[str, Any]]:
-    """A row for every tensor, `equal` or how it differs; raises UserError.
-
-    `only` (first, second): the other lacks it. `shape`, `dtype`: [first, second] where these differ. Else
-    `numbers` that differ, of `of`, `largest`: absolute difference (null: not finite), and `relative`: the
-    norm of the difference over the first's.
-    """
+    """A row for every tensor, `equal` or how it differs; raises UserError. `only` (first, second): the other lacks it.
+    `shape`, `dtype`: [first, second] where these differ. Else `numbers` that differ, of `of`, `largest`: absolute
+    difference (null: not finite), and `relative`: the norm of the difference over the first's."""
     readers = [CheckpointReader(folder) for folder in (first, second)]
     for name in sorted({name for reader in readers for name in reader.manifest.tensors}):
-        sides = [reader.manifest.tensors.get(name) for reader in readers]
-        row: dict[str, Any] = {"name": name, "equal": False}
-        if sides[0] is None or sides[1] is None:
-            yield {**row, "only": "first" if sides[1] is None else "second"}
-        elif differing := {
-            key: [getattr(side, key) for side in sides]
-            for key in ("shape", "dtype")
-            if getattr(sides[0], key) != getattr(sides[1], key)
-        }:
+        one, other = (reader.manifest.tensors.get(name) for reader in readers)
+        row: dict[str, object] = {"name": name, "equal": False}
+        if one is None or other is None:
+            yield {**row, "only": "first" if other is None else "second"}
+            continue
+        pairs = {key: [getattr(one, key), getattr(other, key)] for key in ("shape", "dtype")}
+        if differing := {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}:
             yield {**row, **differing}
         else:
             yield {**row, **_numbers(*(reader.read(name).reshape(-1) for reader in readers))}
 
 
-def _numbers(first: Tensor, second: Tensor) -> dict[str, Any]:
+def _numbers(first: Tensor, second: Tensor) -> dict[str, float | bool | None]:
     """How the numbers of two tensors of a shape and type differ."""
-    width = first.element_size()
-    same = (first.view(torch.uint8) == second.view(torch.uint8)).reshape(-1, width).all(1)
-    count = int((~same).sum())
-    if not count:
+    same = (first.view(torch.uint8) == second.view(torch.uint8)).reshape(-1, first.element_size()).all(1)
+    if not (count := int((~same).sum())):
         return {"equal": True}
     a, b = first[~same].double(), second[~same].double()
     largest, norm = float((a - b).abs().max()), float(torch.linalg.vector_norm(first.double()))
@@ -79,18 +70,15 @@ def _numbers(first: Tensor, second: Tensor) -> dict[str, Any]:
     return {"numbers": count, "of": len(first), "largest": largest if finite else None, "relative": relative}
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """State and manifest under one root, each spec with the defaults of keys that its release lacked.
-
-    A converted checkpoint has no `run`, and gets none.
-    """
+def _settings(folder: Path) -> dict[str, object]:
+    """State and manifest under one root, each spec with the defaults of keys that its release lacked. A converted
+    checkpoint has no `run`, and gets none."""
     reader = CheckpointReader(folder)
     parts = {key: getattr(reader.manifest, key) for key in PARTS}
     for key, spec in (("model", ModelSpec), ("layout", Layout)):
         with suppress(UserError):  # a user's own module, or a value that this release refuses: as it is
             parts[key] = spec.parse(parts[key]).dump()
-    run = reader.state.get("run") or {}
-    if run:
+    if run := reader.state.get("run") or {}:
         run = _filled(run, RunSpec.parse({"model": "any", "data": "any"}).dump())
     run = {key: value for key, value in run.items() if key not in NAMES}
     return {**reader.state, "run": run, **parts}

@@ -4,12 +4,10 @@
     a Hugging Face folder               --convert-->  OUT/checkpoints/step-00000000, tokenizer.json
     a folder of another trainer         --convert-->  the same (foreign/)
 
-A tensor is read when its file is written, so that memory holds one file's worth at a time.
-
-A Hugging Face folder in transformers, beside the same weights here: the logits of random tokens in fp32.
-
-Where both agree they differ by 1e-6 of the largest logit; a setting that transformers ignores shows at 1e-3
-and more. A router that is undecided may send a token of one row elsewhere, so the median of the rows counts.
+A tensor is read when its file is written, so that memory holds one file's worth at a time. A Hugging Face folder may
+also be run in transformers, beside the same weights here: their logits of random tokens in fp32 differ by 1e-6 of the
+largest logit; a setting that transformers ignores shows at 1e-3 and more. A router that is undecided may send a token
+of one row elsewhere, so the median of the rows counts.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from torch import Tensor
 
 from scalewright.checkpoint.card import model_card
 from scalewright.checkpoint.foreign.folder import ForeignFolder, find_foreign
-from scalewright.checkpoint.format import committed, step_folder
+from scalewright.checkpoint.format import step_folder
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, text_files
 from scalewright.checkpoint.write import Chunk, commit, make_empty, merge, write_chunks
 from scalewright.model.companions import Training, copy_origin
@@ -70,36 +68,33 @@ def convert(
 ) -> Converted:
     """Converts a checkpoint (or a run's newest) to a Hugging Face folder, or such a folder to a checkpoint.
 
-    A checkpoint of another trainer becomes one of ours; `model` names its model where the folder doesn't.
-    `dtype` is that of the Hugging Face folder (default float32, as checkpoints are), `max_shard_bytes` the
-    size of its files, and of the memory that is needed beside one tensor. `verify` compares the checkpoint's
-    files with their checksums before they are converted. Raises UserError when the source is
-    neither kind or `out` holds something already, RunError when the result reads back otherwise. `check`
-    compares a Hugging Face folder's logits with transformers' (null: a small one's); none that differs stays.
+    A checkpoint of another trainer becomes one of ours; `model` names its model where the folder doesn't. `dtype` is
+    that of the Hugging Face folder (default float32, as checkpoints are), `max_shard_bytes` the size of its files, and
+    of the memory that is needed beside one tensor. `verify` compares the checkpoint's files with their checksums before
+    they are converted. `check` compares a Hugging Face folder's logits with transformers' (null: a small one's); none
+    that differs stays. Raises UserError for a source of neither kind or an `out` that holds something, RunError when
+    the result reads back otherwise.
     """
     source, out = Path(source), Path(out)
     if not source.exists():
         raise UserError("no such folder", str(source), "give a checkpoint, a run's folder or a Hugging Face folder")
     if out.exists() and any(out.iterdir()):
         raise UserError("the folder is not empty", str(out), "give a new one")
-    if model is not None and is_checkpoint(source):
-        raise UserError("a checkpoint of ours has its model", "--model", "leave it out")
     if is_checkpoint(source):
+        if model is not None:
+            raise UserError("a checkpoint of ours has its model", "--model", "leave it out")
         return _to_huggingface(find_checkpoint(source), out, dtype or "float32", max_shard_bytes, verify, check)
     theirs = find_foreign(source)
-    if dtype is not None and (theirs or (source / "config.json").exists()):
+    if theirs is None and not (source / "config.json").exists():
+        how = "give a folder with manifest.json or config.json, or one of another trainer (docs/checkpoints.md)"
+        raise UserError("neither a checkpoint nor a Hugging Face folder", str(source), how)
+    if dtype is not None:
         raise UserError("checkpoints are kept in float32", "--dtype", "leave it out")
     if theirs is not None:
         return _to_checkpoint(ForeignFolder(theirs, model), source, out)
-    if (source / "config.json").exists():
-        if model is not None:
-            raise UserError("a Hugging Face folder has its model", "--model", "leave it out")
-        return _to_checkpoint(open_huggingface(source), source, out)
-    raise UserError(
-        "neither a checkpoint nor a Hugging Face folder",
-        str(source),
-        "give a folder with manifest.json or config.json, or one of another trainer (docs/checkpoints.md)",
-    )
+    if model is not None:
+        raise UserError("a Hugging Face folder has its model", "--model", "leave it out")
+    return _to_checkpoint(open_huggingface(source), source, out)
 
 
 def _to_huggingface(
@@ -117,15 +112,15 @@ def _to_huggingface(
     if training.tokenizer is not None:
         reader.check_tokenizer(training.tokenizer / "tokenizer.json")
     write_huggingface(out, spec, get, dtype, max_shard_bytes, training=training)
-    kind, written = torch_dtype(dtype), open_huggingface(out)
-    checked = _compare(spec, out, written.read, lambda name: get(name).to(kind))
-    reason = why_not(_parameters(spec), check)
+    kind, parameters = torch_dtype(dtype), _parameters(spec)
+    checked = _compare(spec, out, open_huggingface(out).read, lambda name: get(name).to(kind))
+    reason = why_not(parameters, check)
     try:
         compared = f"not compared with transformers: {reason}" if reason else compare_logits(out)
     except RunError:
         shutil.rmtree(out)
         raise
-    return Converted(str(out), "huggingface", spec.name, _parameters(spec), checked, dtype, compared)
+    return Converted(str(out), "huggingface", spec.name, parameters, checked, dtype, compared)
 
 
 def _training(reader: CheckpointReader, spec: ModelSpec) -> Training:
@@ -143,16 +138,14 @@ def _training(reader: CheckpointReader, spec: ModelSpec) -> Training:
 
 
 def _to_checkpoint(folder: TensorReader, source: Path, out: Path) -> Converted:
-    spec = folder.spec
-    root = out / "checkpoints"
+    spec, root = folder.spec, out / "checkpoints"
     final = step_folder(root, 0)
     partial = final.with_name(final.name + ".tmp")
     try:
         make_empty(root, partial)
         chunks = [_chunk(folder, t.name, t.shape) for t in tensors(spec, mtp=True)]
-        written = write_chunks(partial, chunks, "model-00000")
-        keys = {"step": 0, "samples": 0, "run_id": uuid.uuid4().hex[:12]}
-        manifest = merge([written], **keys, model=spec.dump(), layout=Layout().dump())
+        written, run_id = write_chunks(partial, chunks, "model-00000"), uuid.uuid4().hex[:12]
+        manifest = merge([written], step=0, samples=0, run_id=run_id, model=spec.dump(), layout=Layout().dump())
         commit(partial, final, manifest, {"step": 0, "samples": 0, "tokens": 0, "optimizer": {}})
         for name in ("tokenizer.json", *COMPANIONS):
             if inside(source, name).is_file():
@@ -162,17 +155,17 @@ def _to_checkpoint(folder: TensorReader, source: Path, out: Path) -> Converted:
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(f"cannot write {out}: {error.strerror or error}") from error
-    reader = CheckpointReader(committed(root)[0])
-    checked = _compare(spec, out, reader.read, lambda name: folder.read(name).float())
+    checked = _compare(spec, out, CheckpointReader(final).read, lambda name: folder.read(name).float())
     return Converted(str(out), "checkpoint", spec.name, _parameters(spec), checked, "float32")
 
 
 def _compare(spec: ModelSpec, out: Path, read_back: Callable[[str], Tensor], read: Callable[[str], Tensor]) -> int:
     """The number of tensors compared with their source; raises RunError for one that differs."""
-    for tensor in tensors(spec, mtp=True):
-        if not torch.equal(read_back(tensor.name), read(tensor.name)):
-            raise RunError(f"tensor '{tensor.name}' reads back otherwise from {out}")
-    return len(tensors(spec, mtp=True))
+    names = [tensor.name for tensor in tensors(spec, mtp=True)]
+    for name in names:
+        if not torch.equal(read_back(name), read(name)):
+            raise RunError(f"tensor '{name}' reads back otherwise from {out}")
+    return len(names)
 
 
 def _parameters(spec: ModelSpec) -> int:
@@ -187,7 +180,7 @@ def _chunk(folder: TensorReader, name: str, shape: tuple[int, ...]) -> Chunk:
 
 TOLERANCE = 1e-4  # of the largest logit, both in fp32 from the weights as they are stored
 LARGEST = 1_000_000_000  # parameters that are compared unasked: two copies in fp32 are 8 GB
-ROWS, LENGTH, LONGEST = 3, 128, 1024  # tokens: longer than a window, where that isn't long itself
+ROWS, LENGTH, LONGEST = 3, 128, 1024  # tokens of a row
 
 
 def why_not(parameters: int, check: bool | None) -> str | None:
@@ -207,9 +200,11 @@ def compare_logits(folder: Path) -> str:
     """What was compared, in words; raises RunError where transformers computes something else, or can't."""
     transformers: Any = import_module("transformers")
     reader, version = open_huggingface(folder), transformers.__version__
-    how = "--no-check writes the folder all the same"
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(reader.spec.vocab_size, (ROWS, _length(reader.spec)), generator=generator)
+    how, spec = "--no-check writes the folder all the same", reader.spec
+    most = spec.learned_positions if spec.positions == "learned" else spec.context
+    window = spec.sliding_window or 0  # rows are longer than it, where it isn't long itself
+    length = min(most, max(LENGTH, window + 8) if window < LONGEST else LENGTH)
+    tokens = torch.randint(spec.vocab_size, (ROWS, length), generator=torch.Generator().manual_seed(0))
     transformers.utils.logging.disable_progress_bar()
     ours = build(reader, mtp=False)(tokens)
     try:
@@ -222,10 +217,3 @@ def compare_logits(folder: Path) -> str:
     if not distance <= TOLERANCE:
         raise RunError(f"transformers {version} computes other logits, by {distance:.1e} of the largest: {how}")
     return f"logits of {tokens.numel()} tokens are those of transformers {version}, to {distance:.0e}"
-
-
-def _length(spec: ModelSpec) -> int:
-    """Tokens of a row: beyond a window, where it isn't too long."""
-    most = spec.learned_positions if spec.positions == "learned" else spec.context
-    window = spec.sliding_window or 0
-    return min(most, max(LENGTH, window + 8) if window < LONGEST else LENGTH)

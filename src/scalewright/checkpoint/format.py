@@ -1,4 +1,4 @@
-"""A checkpoint on disk, and when it exists.
+"""A checkpoint on disk: its files, the form of its manifest and state, and when it exists.
 
     checkpoints/step-00000010/
       manifest.json                     every tensor as boxes: which part of it lies in which file
@@ -10,11 +10,9 @@
       COMMIT                            written last: checksums of the two .json files; without it the
                                         folder does not exist for anyone
 
-Boxes are parts of true tensors, so any layout reads any other's checkpoint. Nothing here is a pickle.
-
-The form of state.json's keys that readers rely on. A checksum finds what a disk did, this what an edit.
-
-Whether the stored boxes of a tensor overlap: a box counted twice would hide a hole elsewhere.
+Boxes are parts of true tensors, so any layout reads any other's checkpoint. Nothing here is a pickle. Checksums find
+what a disk did to a file; the form of the keys that readers rely on is checked, too, and finds what an edit did. So
+is whether a tensor's boxes overlap: one that is counted twice would hide a hole elsewhere.
 
     ┌───┬───────┐   cut along dimension 1:  ┌───┐ ┌───────┐   each part along dimension 0:  ┌───┐ ┌───────┐
     │ a │   b   │                           │ a │ │   b   │                                 └───┘ └───────┘
@@ -22,9 +20,9 @@ Whether the stored boxes of a tensor overlap: a box counted twice would hide a h
     │ c │   d   │                           │ c │ │   d   │                                 └───┘ └───────┘
     └───┴───────┘                           └───┘ └───────┘   one box is left in each part: none overlap
 
-Boxes that a straight cut parts don't overlap. Sharding by rows, columns and experts makes boxes that a few
-rounds of cuts part entirely; boxes left together count as an overlap. n boxes of d dimensions take
-O(LEVELS * d * n log n), whatever a manifest holds; comparing all pairs would take hours for a damaged one.
+Boxes that a straight cut parts don't overlap. Sharding by rows, columns and experts makes boxes that a few rounds of
+cuts part entirely; boxes left together count as an overlap. n boxes of d dimensions take O(LEVELS * d * n log n),
+whatever a manifest holds; comparing all pairs would take hours for a damaged one.
 """
 
 from __future__ import annotations
@@ -60,6 +58,7 @@ COMPLEX = "complex_buffers"  # in state.json: the buffers whose last dimension i
 # Prefixes of names in a manifest; parameters have none. RANK: a tensor that one rank has, rank/00003/NAME.
 OPTIMIZER, BUFFER, RANK = "optimizer/", "buffer/", "rank/"
 OUTER, ISLAND = "outer/", "island/"  # of runs with islands: outer/<kind>/<name>, island/<i>/<kind>/<name>
+BESIDE_PARAMETERS = (OPTIMIZER, BUFFER, RANK, OUTER, ISLAND)
 STEP_FOLDER = re.compile(r"^step-([0-9]{8,})\Z")
 
 
@@ -111,17 +110,14 @@ def rank_name(name: str, rank: int) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a committed checkpoint, as COMMIT describes it, its numbers and file names checked.
-
-    Raises UserError when the folder isn't a finished checkpoint, or its manifest is damaged.
-    """
+    """The manifest of a committed checkpoint, as COMMIT describes it, its numbers and file names checked. Raises
+    UserError when the folder isn't a finished checkpoint, or its manifest is damaged."""
     try:
         data = parse_json(_read_head(folder, MANIFEST))
         version = whole(data["version"], "version")
         if version != VERSION:
-            raise UserError(
-                f"checkpoint version {version} is not {VERSION}", str(folder), "read it with the release that wrote it"
-            )
+            how = "read it with the release that wrote it"
+            raise UserError(f"checkpoint version {version} is not {VERSION}", str(folder), how)
         manifest = Manifest(
             step=whole(data["step"], "step"),
             samples=whole(data["samples"], "samples"),
@@ -129,9 +125,7 @@ def read_manifest(folder: Path) -> Manifest:
             model=dict(data["model"]),
             layout=dict(data["layout"]),
             tensors={name: stored_tensor(entry) for name, entry in data["tensors"].items()},
-            files={
-                name: StoredFile(whole(f["bytes"], "bytes"), str(f["checksum"])) for name, f in data["files"].items()
-            },
+            files={n: StoredFile(whole(f["bytes"], "bytes"), str(f["checksum"])) for n, f in data["files"].items()},
         )
         check_bounds(manifest)
         return manifest
@@ -145,11 +139,8 @@ def damaged(problem: str, place: Path) -> UserError:
     """The error for a checkpoint that can't be read: a damaged one, or one that a run removed meanwhile."""
     folder = place.parent if place.name == MANIFEST else place
     if committed_at(folder) is None:
-        return UserError(
-            "the checkpoint is gone: it was removed while it was read",
-            str(folder),
-            "read a newer one; a run keeps as many as its checkpoint.keep",
-        )
+        how = "read a newer one; a run keeps as many as its checkpoint.keep"
+        return UserError("the checkpoint is gone: it was removed while it was read", str(folder), how)
     return UserError(problem, str(place), "use an older checkpoint")
 
 
@@ -200,22 +191,17 @@ def _sizes(values: Any) -> tuple[int, ...]:
 
 
 def check_bounds(manifest: Manifest) -> None:
-    """Raises ValueError for boxes outside their tensor, boxes that overlap, or boxes with more numbers than
-    their files have bytes for.
-
-    Tensors read by a manifest are then never larger than the files on the disk, and boxes with as many
-    numbers as their tensor cover it.
-    """
+    """Raises ValueError for boxes outside their tensor, boxes that overlap, or boxes with more numbers than their files
+    have bytes for. Tensors read by a manifest are then never larger than the files on the disk, and boxes with as many
+    numbers as their tensor cover it."""
     for name, tensor in manifest.tensors.items():
-        width = ITEM_BYTES.get(tensor.dtype)
-        if width is None:
+        if (width := ITEM_BYTES.get(tensor.dtype)) is None:
             raise ValueError(f"tensor '{name}' has the dtype '{tensor.dtype[:40]}'")
         held = 0
         for box in tensor.boxes:
             if not len(box.offset) == len(box.size) == len(tensor.shape):
                 raise ValueError(f"tensor '{name}' has a box of another number of dimensions")
-            ends = [o + s for o, s in zip(box.offset, box.size, strict=True)]
-            if any(end > n for end, n in zip(ends, tensor.shape, strict=True)):
+            if any(o + s > n for o, s, n in zip(box.offset, box.size, tensor.shape, strict=True)):
                 raise ValueError(f"tensor '{name}' has a box outside of it")
             if box.file not in manifest.files:
                 raise ValueError(f"tensor '{name}' lies in '{box.file[:80]}', which is not among the files")
@@ -228,11 +214,8 @@ def check_bounds(manifest: Manifest) -> None:
 
 def uncovered(manifest: Manifest) -> list[str]:
     """The first tensor that its boxes don't cover, in words; empty when they cover all (see check_bounds)."""
-    names = [
-        name
-        for name, tensor in manifest.tensors.items()
-        if sum(prod(box.size) for box in tensor.boxes) != prod(tensor.shape)
-    ]
+    tensors = manifest.tensors.items()
+    names = [name for name, t in tensors if sum(prod(box.size) for box in t.boxes) != prod(t.shape)]
     others = f", nor are {len(names) - 1} others" if len(names) > 1 else ""
     return [f"tensor '{names[0]}' is not covered by the files{others}"] if names else []
 
@@ -241,9 +224,8 @@ def read_state(folder: Path) -> dict[str, Any]:
     """The state without tensors: step, samples, tokens and the optimizer's scalars."""
     text = _read_head(folder, STATE)
     try:
-        state: dict[str, Any] = parse_json(text)
-        State.parse(state)
-        return state
+        State.parse(state := parse_json(text))
+        return dict(state)
     except (ValueError, UserError) as error:
         raise damaged(f"damaged {STATE}: {shortened(reason(error))}", folder) from None
 
@@ -251,28 +233,24 @@ def read_state(folder: Path) -> dict[str, Any]:
 def _read_head(folder: Path, name: str) -> bytes:
     """The manifest's or the state's bytes, compared with COMMIT; raises UserError."""
     expected = _committed_heads(folder)[name]
-    problem = ""
     try:
         content = read_bytes(inside(folder, name), HEAD_BYTES)
-        if len(content) != expected.bytes:
-            problem = f"{name} has {len(content)} bytes instead of {expected.bytes}"
-        elif f"crc32:{zlib.crc32(content):08x}" != expected.checksum:
-            problem = f"{name} is damaged (its checksum differs)"
     except FileNotFoundError:
-        problem = f"{name} is missing"
+        raise damaged(f"{name} is missing", folder) from None
     except (OSError, ValueError) as error:
-        problem = f"{name} cannot be read ({error})"
-    if problem:
-        raise damaged(problem, folder)
+        raise damaged(f"{name} cannot be read ({error})", folder) from None
+    if len(content) != expected.bytes:
+        raise damaged(f"{name} has {len(content)} bytes instead of {expected.bytes}", folder)
+    if f"crc32:{zlib.crc32(content):08x}" != expected.checksum:
+        raise damaged(f"{name} is damaged (its checksum differs)", folder)
     return content
 
 
 def _committed_heads(folder: Path) -> dict[str, StoredFile]:
     """Size and checksum of the manifest and the state by COMMIT; raises UserError."""
     if folder.is_dir() and committed_at(folder) is None:
-        raise UserError(
-            f"not a finished checkpoint: it has no {COMMIT}", str(folder), "give a step-* folder that has one"
-        )
+        how = "give a step-* folder that has one"
+        raise UserError(f"not a finished checkpoint: it has no {COMMIT}", str(folder), how)
     try:
         files = parse_json(read_bytes(inside(folder, COMMIT), COMMIT_BYTES))["files"]
         return {name: StoredFile(**files[name]) for name in (MANIFEST, STATE)}
@@ -309,9 +287,9 @@ def free_name(folder: Path, suffix: str) -> Path:
 
 
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
-Keys = Annotated[dict[str, Any], Field(default_factory=dict)]
+Keys = Annotated[dict[str, object], Field(default_factory=dict)]
 Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
-Number = float | dict[str, Any]  # of an optimizer (plain_values.py)
+Number = float | dict[str, object]  # of an optimizer (train/state/group_state.py)
 
 
 class _Form(Spec):
@@ -326,7 +304,7 @@ class _Form(Spec):
 
 
 class _Data(_Form):
-    segments: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
+    segments: Annotated[list[dict[str, object]], Field(min_length=1)] | None = None
     paths: dict[str, str] = Field(default_factory=dict)
 
 

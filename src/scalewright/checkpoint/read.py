@@ -18,12 +18,10 @@ from torch import Tensor
 
 from scalewright.checkpoint.foreign.folder import find_foreign
 from scalewright.checkpoint.format import (
+    BESIDE_PARAMETERS,
     BUFFER,
     COMPLEX,
-    ISLAND,
     OPTIMIZER,
-    OUTER,
-    RANK,
     StoredBox,
     StoredTensor,
     checkpoints_at,
@@ -47,31 +45,23 @@ class CheckpointReader:
     """A finished checkpoint, open for reading; files are opened when a box of theirs is wanted."""
 
     def __init__(self, folder: Path, verify_files: bool = True) -> None:
-        """Reads manifest and state, which are always compared with COMMIT.
-
-        `verify_files` compares each data file with its checksum when its first box is read; false where that
-        has been done (`damage`), or a second reading would cost too much. Raises UserError.
-        """
-        self.folder = folder
-        self.manifest = read_manifest(folder)
-        self.state = read_state(folder)
-        self._verify_files = verify_files
+        """Reads manifest and state, which are always compared with COMMIT. `verify_files` compares each data file with
+        its checksum when its first box is read; false where that has been done (`damage`), or a second reading would
+        cost too much. Raises UserError."""
+        self.folder, self._verify_files = folder, verify_files
+        self.manifest, self.state = read_manifest(folder), read_state(folder)
         self._files: dict[str, object] = {}
 
     def check_tokenizer(self, path: Path) -> None:
         """Raises UserError for another tokenizer.json than the one of the run's data, where that is known."""
         wanted = str((self.state.get("data") or {}).get("tokenizer"))
         if self._verify_files and len(wanted) == 64 and sha256(path.read_bytes()).hexdigest() != wanted:
-            raise UserError(
-                "the tokenizer is not the one that the run was trained with",
-                str(path),
-                "copy it from the run's data, or add --no-verify",
-            )
+            how = "copy it from the run's data, or add --no-verify"
+            raise UserError("the tokenizer is not the one that the run was trained with", str(path), how)
 
     def names(self) -> list[str]:
         """The model's parameters alone, without buffers, optimizer states, islands and tensors of ranks."""
-        others = (OPTIMIZER, BUFFER, OUTER, ISLAND, RANK)
-        return [name for name in self.manifest.tensors if not name.startswith(others)]
+        return [name for name in self.manifest.tensors if not name.startswith(BESIDE_PARAMETERS)]
 
     def buffers(self) -> list[str]:
         """The buffers of a user's own module."""
@@ -110,11 +100,8 @@ class CheckpointReader:
                 raise damaged(f"the checkpoint is damaged: {problem}", self.folder)
 
     def read(self, name: str, box: Box | None = None, shape: tuple[int, ...] | None = None) -> Tensor:
-        """A tensor, or the part of it that `box` describes, on the CPU in its stored dtype.
-
-        `shape` is the whole tensor's in the caller's model. Raises UserError for a tensor that isn't there,
-        has another shape, or has a hole.
-        """
+        """A tensor, or the part of it that `box` describes, on the CPU in its stored dtype. `shape` is the whole
+        tensor's in the caller's model. Raises UserError for a tensor that isn't there, has another shape, or a hole."""
         stored = self._find(name, shape)
         offsets, sizes = box or ((0,) * len(stored.shape), stored.shape)
         copies = []
@@ -134,20 +121,13 @@ class CheckpointReader:
         return out
 
     def _find(self, name: str, shape: tuple[int, ...] | None) -> StoredTensor:
-        stored = self.manifest.tensors.get(name)
-        if stored is None:
+        if (stored := self.manifest.tensors.get(name)) is None:
             near = nearest(name, self.manifest.tensors)
-            raise UserError(
-                f"the checkpoint has no tensor '{name}'",
-                str(self.folder),
-                f"it has {near[0]}; is it another model's?" if near else "is it another model's?",
-            )
+            how = f"it has {near[0]}; is it another model's?" if near else "is it another model's?"
+            raise UserError(f"the checkpoint has no tensor '{name}'", str(self.folder), how)
         if shape is not None and tuple(shape) != stored.shape:
-            raise UserError(
-                f"tensor '{name}' is {list(stored.shape)} in the checkpoint but {list(shape)} in the model",
-                str(self.folder),
-                "give the model that the checkpoint was made with",
-            )
+            problem = f"tensor '{name}' is {list(stored.shape)} in the checkpoint but {list(shape)} in the model"
+            raise UserError(problem, str(self.folder), "give the model that the checkpoint was made with")
         return stored
 
     def _piece(self, box: StoredBox, region: tuple[slice, ...], dtype: torch.dtype) -> Tensor:
@@ -187,25 +167,20 @@ def _slices(lows: Sequence[int], lengths: Sequence[int], start: Sequence[int]) -
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The checkpoint folder that a user means: a step folder, or the newest finite one of a run folder.
-
-    Raises UserError when there is none.
-    """
+    """The checkpoint folder that a user means: a step folder, or the newest finite one of a run folder. Raises
+    UserError when there is none."""
     path = Path(path)
     if checkpoints := checkpoints_at(path):
         return finite_first(checkpoints)[0]
     if find_foreign(path) is not None:
-        raise UserError(
-            "a checkpoint of another trainer", str(path), f"run `scalewright convert {path} OUT`, and give OUT"
-        )
+        how = f"run `scalewright convert {path} OUT`, and give OUT"
+        raise UserError("a checkpoint of another trainer", str(path), how)
     raise UserError("no finished checkpoint there", str(path), "give a run folder or one of its checkpoints/step-*")
 
 
 def text_files(path: Path) -> tuple[list[Path], Ends]:
-    """The folders with the tokenizer's files of a model at `path`, and how its texts ended in training.
-
-    Of a checkpoint: its own, its run's, that of the Hugging Face folder from which it began.
-    """
+    """The folders with the tokenizer's files of a model at `path`, and how its texts ended in training. Of a
+    checkpoint: its own, its run's, that of the Hugging Face folder from which it began."""
     if (path / "config.json").is_file():
         return [path], Ends()
     step = find_checkpoint(path)
@@ -216,18 +191,14 @@ def text_files(path: Path) -> tuple[list[Path], Ends]:
 
 
 def newest_verified(root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint under `checkpoints/` whose files are whole and whose numbers are finite, and the
-    problems of newer ones. One that isn't finite is better than none.
-
-    All ranks call it together and share the reading.
-    """
+    """The newest checkpoint under `checkpoints/` whose files are whole and whose numbers are finite, and the problems
+    of newer ones. One that isn't finite is better than none. All ranks call it together and share the reading."""
     checkpoints = committed(root) if mesh.rank == 0 else []
-    order = [folder.name for folder in finite_first(checkpoints)]
-    names, order = from_rank_zero([[folder.name for folder in checkpoints], order], mesh)
+    in_turn = ([folder.name for folder in folders] for folders in (checkpoints, finite_first(checkpoints)))
+    names, order = from_rank_zero(list(in_turn), mesh)
     rejected: list[str] = []
     for name in order:
-        problem = damage(root / name, mesh)
-        if problem is None:
+        if (problem := damage(root / name, mesh)) is None:
             newer = names[: names.index(name)]
             passed = [n for n in newer if n in order[order.index(name) :]]
             return root / name, [*(f"{n}: its numbers aren't finite" for n in passed), *rejected]
@@ -245,16 +216,8 @@ def damage(folder: Path, mesh: Mesh) -> str | None:
 
 
 def set_aside(root: Path, step: int) -> list[str]:
-    """Renames checkpoints of steps after `step`, and returns their new names: the run goes on without them.
-
-    A damaged one, or one of a future that was abandoned, would otherwise be the newest again: it would push
-    better ones out when old ones are pruned.
-    """
-    moved = []
-    for folder in committed(root):
-        if int(folder.name.split("-")[1]) <= step:
-            continue
-        aside = free_name(folder, "aside")
-        folder.rename(aside)
-        moved.append(aside.name)
-    return moved
+    """Renames checkpoints of steps after `step`, and returns their new names: the run goes on without them. A damaged
+    one, or one of a future that was abandoned, would otherwise be the newest again: it would push better ones out when
+    old ones are pruned."""
+    later = [folder for folder in committed(root) if int(folder.name.split("-")[1]) > step]
+    return [folder.rename(free_name(folder, "aside")).name for folder in later]

@@ -1,16 +1,12 @@
-"""Whether a checkpoint is what was saved: checksums of its files, and that its parts belong together.
+"""Whether a checkpoint is what was saved, and whether its numbers are ones that a run can go on from.
 
-COMMIT ──► size and checksum of manifest.json and state.json ──► of every .safetensors file
-           all tensors covered, the same step everywhere
+    COMMIT ──► size and checksum of manifest.json and state.json ──► of every .safetensors file
+               all tensors covered, the same step everywhere
 
-The small files are checked whenever a checkpoint is opened (`verify_heads`, and as they are read); the others
-by `checkpoint verify`, and before a resume, each rank every parts-th file.
-
-Whether a checkpoint holds numbers that a run can go on from, and which ones are kept because of it.
-
-`state.json` holds `finite`: the loss and the gradient norm of its step were, and so is every number of the
-files (looked at as they are written); `nonfinite` names the first tensors that aren't. A checkpoint from
-before this was recorded counts as finite.
+The small files are checked whenever a checkpoint is opened (`verify_heads`, and as they are read); the others by
+`checkpoint verify`, and before a resume, each rank every parts-th file. `state.json` holds `finite`: the loss and the
+gradient norm of its step were, and so is every number of the files (looked at as they are written); `nonfinite` names
+the first tensors that aren't. A checkpoint from before this was recorded counts as finite.
 
     keep 2     steps 400 and 600 finite, 800 not      400 and 600 stay; so does 800, as the newest, for a look
                1000 finite                            600 and 1000 stay
@@ -21,6 +17,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -68,23 +65,21 @@ def check_size(folder: Path, name: str, expected: StoredFile) -> str | None:
 
 def check_file(folder: Path, name: str, expected: StoredFile) -> str | None:
     """The same, every byte of it read."""
-    problem = check_size(folder, name, expected)
+    if problem := check_size(folder, name, expected):
+        return problem
     try:
-        if problem is None and checksum(folder / name) != expected.checksum:
-            problem = f"{name} is damaged (its checksum differs)"
+        same = checksum(folder / name) == expected.checksum
     except OSError as error:
-        problem = f"{name} cannot be read ({error.strerror})"
-    return problem
+        return f"{name} cannot be read ({error.strerror})"
+    return None if same else f"{name} is damaged (its checksum differs)"
 
 
 def verify(folder: Path, part: int = 0, parts: int = 1) -> list[str]:
     """The problems of a checkpoint; `part` of `parts` ranks checks every parts-th file."""
-    problems = verify_heads(folder)
-    if problems:
+    if problems := verify_heads(folder):
         return problems
-    manifest = read_manifest(folder)
-    names = sorted(manifest.files)[part::parts]
-    return [problem for name in names if (problem := check_file(folder, name, manifest.files[name]))]
+    files = sorted(read_manifest(folder).files.items())[part::parts]
+    return [problem for name, expected in files if (problem := check_file(folder, name, expected))]
 
 
 def verify_heads(folder: Path) -> list[str]:
@@ -112,10 +107,9 @@ NAMED = 5  # tensors named in state.json
 
 def is_finite(folder: Path) -> bool:
     """Whether a finished checkpoint is finite; one whose state can't be read counts as such."""
-    try:
+    with suppress(UserError, AttributeError):
         return bool(read_state(folder).get("finite", True))
-    except (UserError, AttributeError):
-        return True
+    return True
 
 
 def finite_first(folders: Sequence[Path]) -> list[Path]:
@@ -124,10 +118,8 @@ def finite_first(folders: Sequence[Path]) -> list[Path]:
 
 
 def superfluous(folders: Sequence[Path], keep: int) -> list[Path]:
-    """The finished checkpoints (newest first) that may go: all but the newest `keep` finite ones, and
-    the newest of all where that isn't finite."""
-    finite = [folder for folder in folders if is_finite(folder)]
-    kept = {*finite[:keep], *folders[:1]}
+    """The finished checkpoints (newest first) that may go: all but the newest `keep` finite and the newest of all."""
+    kept = {*[folder for folder in folders if is_finite(folder)][:keep], *folders[:1]}
     return [folder for folder in folders if folder not in kept]
 
 

@@ -60,11 +60,9 @@ class Later(Protocol):
     """A tensor that is made when its file is written, in the shape of its weight's master."""
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Its type."""
+    def dtype(self) -> torch.dtype: ...
 
-    def __call__(self) -> Tensor:
-        """Makes it."""
+    def __call__(self) -> Tensor: ...
 
 
 States = Mapping[str, Mapping[str, Tensor | Later]]  # {weight: {kind: tensor like its master}}
@@ -101,16 +99,14 @@ def save(
 ) -> Path:
     """Saves all that this rank holds, together with every other rank; returns the committed folder.
 
-    `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has
-    no tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether
-    every number written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this
-    rank's alone. `islands`: each writes its own weights and states; those under `optimizer/` are island 0's.
-    `copies` makes further files, on rank 0.
-    Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
+    `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has no
+    tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether every number
+    written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this rank's alone.
+    `islands`: each writes its own weights and states; those under `optimizer/` are island 0's. `copies` makes further
+    files, on rank 0. Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
     """
-    final = step_folder(root, step)
+    final, first = step_folder(root, step), mesh.rank == 0
     partial = final.with_name(final.name + ".tmp")
-    first = mesh.rank == 0
 
     def begin() -> dict[str, object]:
         texts = copies() if copies is not None else {}
@@ -126,14 +122,12 @@ def save(
         model_chunks += [_whole(BUFFER + name, tensor) for name, tensor in (buffers or {}).items()]
     if complexes := [name for name, tensor in (buffers or {}).items() if tensor.is_complex()]:
         state = {**state, COMPLEX: complexes}
-    written = _together(
-        mesh,
-        partial,
-        lambda: [
-            write_chunks(partial, model_chunks, f"model-{mesh.rank:05d}"),
-            write_chunks(partial, optimizer_chunks, f"optimizer-{mesh.rank:05d}"),
-        ],
-    )
+
+    def write() -> list[dict[str, object]]:
+        files = {f"model-{mesh.rank:05d}": model_chunks, f"optimizer-{mesh.rank:05d}": optimizer_chunks}
+        return [write_chunks(partial, chunks, stem) for stem, chunks in files.items()]
+
+    written = _together(mesh, partial, write)
     parts = [*begun[:1], *(part for rank in written for part in rank)]
 
     def finish() -> None:
@@ -147,8 +141,7 @@ def save(
 
 
 def _together(mesh: Mesh, partial: Path, write: Callable[[], Any] | None) -> list[Any]:
-    """Every rank's result of its write (None: it has nothing to write), or RunError on every rank when one
-    had a problem."""
+    """Every rank's result of its write (None: it has nothing to write), or RunError on all when one had a problem."""
     problem = value = None
     try:
         value = write() if write is not None else None
@@ -156,15 +149,14 @@ def _together(mesh: Mesh, partial: Path, write: Callable[[], Any] | None) -> lis
         problem = str(error)
         if "No space left" in problem or "os error 28" in problem:
             problem = "no space left on the disk"
-    answers = gather_json({"problem": problem, "value": value}, mesh)
-    problems = [(rank, a["problem"]) for rank, a in enumerate(answers) if a["problem"]]
-    if problems:
-        if mesh.rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)
-        rank, text = problems[0]
-        older = "older checkpoints are kept" if committed(partial.parent) else "no older checkpoint exists"
-        raise RunError(f"cannot save {partial.with_suffix('').name}: {text} (rank {rank}); {older}")
-    return [a["value"] for a in answers]
+    answers = gather_json([problem, value], mesh)
+    for rank, (text, _) in enumerate(answers):
+        if text:
+            if mesh.rank == 0:
+                shutil.rmtree(partial, ignore_errors=True)
+            older = "older checkpoints are kept" if committed(partial.parent) else "no older checkpoint exists"
+            raise RunError(f"cannot save {partial.with_suffix('').name}: {text} (rank {rank}); {older}")
+    return [answer for _, answer in answers]
 
 
 def make_empty(root: Path, partial: Path) -> None:
@@ -199,13 +191,11 @@ def _chunks(
     model: list[Chunk] = []
     optimizer: list[Chunk] = []
     outer = islands.outer if islands is not None else {}
+    alike, prefix = (states, OPTIMIZER) if islands is None else (islands.shared, OUTER)
     for weight in _owned(weights, mesh):
         values = outer.get(weight.name, weight.master.detach())
         model.append(_chunk(weight, weight.name, weight.name, values))
-        if islands is None:
-            optimizer += _state_chunks(weight, states, OPTIMIZER)
-        else:
-            optimizer += _state_chunks(weight, islands.shared, OUTER)
+        optimizer += _state_chunks(weight, alike, prefix)
     if islands is not None:
         island = f"{ISLAND}{islands.index}/"
         for weight in _owned(weights, mesh, apart=True):
@@ -215,11 +205,9 @@ def _chunks(
 
 
 def _state_chunks(weight: Weight, states: States, prefix: str) -> list[Chunk]:
+    before = "" if prefix == OPTIMIZER else prefix
     named = {f"{kind}/{weight.name}": tensor for kind, tensor in states.get(weight.name, {}).items()}
-    return [
-        _chunk(weight, prefix + key, key if prefix == OPTIMIZER else prefix + key, tensor)
-        for key, tensor in named.items()
-    ]
+    return [_chunk(weight, prefix + key, before + key, tensor) for key, tensor in named.items()]
 
 
 def _chunk(weight: Weight, name: str, key: str, tensor: Tensor | Later) -> Chunk:
@@ -243,7 +231,7 @@ def write_chunks(folder: Path, chunks: Sequence[Chunk], stem: str) -> dict[str, 
     """Writes boxes as `<stem>-000.safetensors` and on, one file in memory at a time; describes them."""
     tensors: dict[str, object] = {}
     files: dict[str, object] = {}
-    bad: list[str] = []
+    bad = []
     for number, batch in enumerate(_by_size(chunks)):
         file = f"{stem}-{number:03d}.safetensors"
         content = _unshared({chunk.key: chunk.get() for chunk in batch})
@@ -261,8 +249,7 @@ def write_chunks(folder: Path, chunks: Sequence[Chunk], stem: str) -> dict[str, 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """On the CPU, contiguous, each in a storage of its own: the format refuses two names of one storage."""
-    unshared: dict[str, Tensor] = {}
-    storages: set[int] = set()
+    unshared, storages = {}, set()
     for key, tensor in tensors.items():
         copy = tensor.to("cpu").contiguous()
         storage = copy.untyped_storage().data_ptr()
@@ -272,19 +259,17 @@ def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _owned(weights: Weights, mesh: Mesh, *, apart: bool = False) -> Iterator[Weight]:
-    """The weights whose boxes this rank writes: of those that hold the same box, each takes about as many
-    bytes, the next tensor going to the rank with the least so far. Empty boxes aren't written.
+    """The weights whose boxes this rank writes: of those that hold the same box, each takes about as many bytes, the
+    next tensor going to the rank with the least so far. Empty boxes aren't written.
 
-    `apart`: in each island, whose numbers are its own. A tied tensor is written by the first of its two ends:
-    the ends hold different tensors besides it, and so would count different bytes.
+    `apart`: in each island, whose numbers are its own. A tied tensor is written by the first of its two ends: the ends
+    hold different tensors besides it, and so would count different bytes.
     """
     taken: dict[tuple[str, ...], list[int]] = {}
+    others = {"tie", "dp_replicate"} if apart else {"tie"}
     for weight in weights:
-        if not all(weight.box[1]):
+        if not all(weight.box[1]) or ("tie" in weight.placement.copies and mesh.index("tie")):
             continue
-        if "tie" in weight.placement.copies and mesh.index("tie"):
-            continue
-        others = {"tie", "dp_replicate"} if apart else {"tie"}
         axes = tuple(axis for axis in weight.placement.copies if axis not in others)
         index = 0
         for axis in axes:
@@ -296,25 +281,23 @@ def _owned(weights: Weights, mesh: Mesh, *, apart: bool = False) -> Iterator[Wei
             yield weight
 
 
-def _by_size(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
-    batch: list[Chunk] = []
+def _by_size(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
+    batches: list[list[Chunk]] = []
     filled = 0
     for chunk in chunks:
-        if batch and filled + chunk.bytes > FILE_BYTES:
-            yield batch
-            batch, filled = [], 0
-        batch.append(chunk)
+        if not batches or filled + chunk.bytes > FILE_BYTES:
+            batches.append([])
+            filled = 0
+        batches[-1].append(chunk)
         filled += chunk.bytes
-    if batch:
-        yield batch
+    return batches
 
 
 def merge(written: Sequence[Any], **keys: Any) -> Manifest:
     """One manifest of all that `write_chunks` wrote, on any rank."""
     tensors: dict[str, StoredTensor] = {}
-    files: dict[str, StoredFile] = {}
+    files = {name: StoredFile(**entry) for part in written for name, entry in part["files"].items()}
     for part in written:
-        files.update({name: StoredFile(**entry) for name, entry in part["files"].items()})
         for name, entry in part["tensors"].items():
             tensor = stored_tensor(entry)
             before = tensors[name].boxes if name in tensors else ()

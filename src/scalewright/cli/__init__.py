@@ -17,9 +17,9 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.app import Verbs
 from scalewright.cli.door import run_behind_door
-from scalewright.cli.verbs import register
+from scalewright.cli.options import flag
+from scalewright.cli.verbs import Verbs, register
 
 
 def _show_version(asked: bool) -> None:
@@ -32,11 +32,9 @@ def _show_version(asked: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
+        bool, flag("Print the version and stop.", "--version", callback=_show_version, is_eager=True)
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; goes before or after the verb.")
-    ] = False,
+    debug: Annotated[bool, flag("Show the traceback of an error; goes before or after the verb.", "--debug")] = False,
 ) -> None:
     """Plan a language-model run, run it, and prove where its time went."""
 

@@ -65,7 +65,6 @@ def answers(rows: list[Row]) -> Iterator[Row]:
 
 
 def _alone(row: Row) -> Row:
-    """One row's answer, whatever happens to it."""
     from scalewright.plan.predict import predict_rows
 
     try:
@@ -81,9 +80,6 @@ def line(answer: Row) -> str:
         return json.dumps(answer, allow_nan=False) + "\n"
     except ValueError:
         return json.dumps({"id": answer["id"], "error": "the cost is not a finite number"}) + "\n"
-
-
-# -- reading --------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -115,8 +111,7 @@ def _bounded(file: TextIO, path: str) -> Iterator[str]:
 def read_rows(file: Iterable[str], path: str, notify: Callable[[str], None]) -> Iterator[Row]:
     """The rows of CSV text or of JSON lines, each with an id: its own, or its number."""
     lines = iter(file)
-    first = next((text for text in lines if text.strip()), "")
-    if not first:
+    if not (first := next((text for text in lines if text.strip()), "")):
         raise UserError("the file is empty", path, "give a CSV file with a header, or JSON lines")
     text = itertools.chain([first], lines)
     rows: Iterator[Row]
@@ -159,8 +154,7 @@ def _check_header(names: list[str], known: list[str], path: str, notify: Callabl
     if not set(names) & set(known) - {"id"}:
         some = ", ".join(known[4:12])
         raise UserError("the first line is no header", path, f"name the columns, separated by commas: {some}, ...")
-    twice = next((name for name in names if name and names.count(name) > 1), None)
-    if twice:
+    if twice := next((name for name in names if name and names.count(name) > 1), None):
         raise UserError(f"the column {twice} is there twice", path, "keep one")
     strange = [name for name in names if name and name not in known]
     for name in strange:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalewright.cli.options import check_device
 from scalewright.cli.output import print, progress, working
 from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import against, counted, metric, share, short_time
+from scalewright.spec.errors import UserError
 
 FEWEST_LOGS = 4  # two to fit, two to score
+Row = Mapping[str, Any]
 PATIENCE_S = 480.0  # of a probe that was asked for outright: on a busy machine it takes minutes
 
 if TYPE_CHECKING:
@@ -19,11 +23,10 @@ if TYPE_CHECKING:
     from scalewright.spec.hardware.cluster import ClusterSpec
 
 
-def run_collectives(job: CollectivesJob, processes: int) -> dict[str, Any] | None:
+def run_collectives(job: CollectivesJob, processes: int) -> Row | None:
     """The answer of a started world's rank 0 or of local processes; None on the other ranks."""
     from scalewright.bench.collectives import measure
     from scalewright.bench.world import PRELOAD
-    from scalewright.cli.options import check_device
     from scalewright.launch.local import run_local
     from scalewright.launch.rank import find_context
     from scalewright.launch.rendezvous import with_address
@@ -35,25 +38,21 @@ def run_collectives(job: CollectivesJob, processes: int) -> dict[str, Any] | Non
     if not context.alone:
         answer = measure(context, job)
         return answer if context.rank == 0 else None
-    total = len(job.kinds) * len(job.sizes(job.group or world))
-    done = 0
+    total, done = len(job.kinds) * len(job.sizes(job.group or world)), itertools.count(1)
     with progress("messages") as tell:
 
-        def advance(kind: str, row: Mapping[str, Any]) -> bool:
-            nonlocal done
-            done += 1
-            tell(done, total)
+        def advance(kind: str, row: Row) -> bool:
+            tell(next(done), total)
             return False
 
-        local: dict[str, Any] = run_local(measure, (job,), world, preload=PRELOAD, on_row=advance, import_main=False)
+        local: Row = run_local(measure, (job,), world, preload=PRELOAD, on_row=advance, import_main=False)
     return local
 
 
-def run_pairs(job: PairsJob, processes: int) -> dict[str, Any] | None:
+def run_pairs(job: PairsJob, processes: int) -> Row | None:
     """The answer of a started world's rank 0 or of local processes; None on the other ranks."""
     from scalewright.bench.pairs import measure
     from scalewright.bench.world import PRELOAD
-    from scalewright.cli.options import check_device
     from scalewright.launch.local import run_local
     from scalewright.launch.rank import find_context
     from scalewright.launch.rendezvous import with_address
@@ -64,7 +63,7 @@ def run_pairs(job: PairsJob, processes: int) -> dict[str, Any] | None:
         answer = measure(context, job)
         return answer if context.rank == 0 else None
     with working("pairs"):
-        local: dict[str, Any] = run_local(measure, (job,), processes, preload=PRELOAD, import_main=False)
+        local: Row = run_local(measure, (job,), processes, preload=PRELOAD, import_main=False)
     return local
 
 
@@ -86,36 +85,24 @@ def show_collectives(answer: Mapping[str, Any]) -> None:
     groups = "" if answer["group"] == answer["ranks"] else f", groups of {answer['group']}"
     apart = f", {answer['stride']} apart" if answer["stride"] > 1 else ""
     print(f"{answer['ranks']} processes on {answer['device']} over {answer['backend']}{groups}{apart}\n")
-    rows = [
-        (
-            row["kind"],
-            row["bytes"],
-            short_time(row["time_s"]),
-            metric(row["algbw_bytes_per_s"], "B/s"),
-            metric(row["busbw_bytes_per_s"], "B/s"),
-            row["wrong"],
-        )
-        for row in answer["rows"]
-    ]
+    rows = []
+    for row in answer["rows"]:
+        rates = (metric(row[f"{kind}_bytes_per_s"], "B/s") for kind in ("algbw", "busbw"))
+        rows.append((row["kind"], row["bytes"], short_time(row["time_s"]), *rates, row["wrong"]))
     print_table(("collective", "bytes", "time", "algorithm", "bus", "wrong"), rows)
     if not answer["fits"]:
         return
     print("\ntime = start + bus bytes / rate, each with its 90% interval")
-    lines = [
-        (
-            fit["kind"],
-            short_time(fit["start_s"]),
-            " to ".join(short_time(value) for value in fit["start_interval_s"]),
-            _rate(fit["bytes_per_s"]),
-            " to ".join(_rate(value) for value in fit["interval_bytes_per_s"]),
-            f"{fit['error']:.0%}",
-        )
-        for fit in answer["fits"]
-    ]
+    lines = []
+    for fit in answer["fits"]:
+        start, rate = short_time(fit["start_s"]), _rate(fit["bytes_per_s"])
+        start_interval = " to ".join(map(short_time, fit["start_interval_s"]))
+        interval = " to ".join(map(_rate, fit["interval_bytes_per_s"]))
+        lines.append((fit["kind"], start, start_interval, rate, interval, f"{fit['error']:.0%}"))
     print_table(("collective", "start", "interval", "rate", "interval", "median error"), lines)
 
 
-def rows_of(rows: Iterable[dict[str, Any]], what: str) -> list[dict[str, Any]]:
+def rows_of(rows: Iterable[Row], what: str) -> list[Row]:
     """The rows, while a terminal shows which is the latest."""
     done = []
     with working(what) as tell:
@@ -125,9 +112,9 @@ def rows_of(rows: Iterable[dict[str, Any]], what: str) -> list[dict[str, Any]]:
     return done
 
 
-def show_rates(rows: list[dict[str, Any]]) -> None:
+def show_rates(rows: Sequence[Row]) -> None:
     """A table of rates; columns that no row has are left out."""
-    columns: dict[str, Callable[[dict[str, Any]], str | None]] = {
+    columns: dict[str, Callable[[Row], str | None]] = {
         "what": lambda row: str(row["what"]),
         "precision": lambda row: row.get("precision"),
         "shape": lambda row: " x ".join(map(str, row["shape"])) if "shape" in row else None,
@@ -142,13 +129,11 @@ def show_rates(rows: list[dict[str, Any]]) -> None:
 
 
 def _rate_of(row: Mapping[str, Any], prefix: str) -> str | None:
-    for unit, words in (("flops", "FLOP/s"), ("bytes", "B/s")):
-        if f"{prefix}{unit}_per_s" in row:
-            return metric(row[f"{prefix}{unit}_per_s"], words)
-    return None
+    units = ((f"{prefix}flops_per_s", "FLOP/s"), (f"{prefix}bytes_per_s", "B/s"))
+    return next((metric(row[key], unit) for key, unit in units if key in row), None)
 
 
-def run_step(source: str, overrides: tuple[str, ...], steps: int) -> dict[str, Any] | None:
+def run_step(source: str, overrides: tuple[str, ...], steps: int) -> Mapping[str, Any] | None:
     """The answer of `bench.step`; None on ranks other than 0 of a started world."""
     from scalewright.api import train
     from scalewright.bench.step import step
@@ -201,18 +186,13 @@ def profile_machine(processes: int, out: Path, iterations: int, force: bool) -> 
         cluster, messages=messages, products=products, memory=passes, when=seen["time"], software=provenance(seen, load)
     )
     write_signed(out, to_yaml(profile.dump()), force)
+    measured = profile.measured.matmul_flops if profile.measured else {}
+    peaks = measured or {name: profile.device.peak(name) or 0.0 for name in profile.device.precisions}
     rates = [
-        *({"what": "product", "precision": name, "flops_per_s": rate} for name, rate in _peaks(profile)),
+        *({"what": "product", "precision": name, "flops_per_s": rate} for name, rate in peaks.items() if rate),
         {"what": "memory", "bytes_per_s": profile.effective_levels()[0].bytes_per_s},
     ]
     return {"profile": str(out), "processes": processes, "device": rates, "messages": messages}
-
-
-def _peaks(cluster: ClusterSpec) -> list[tuple[str, float]]:
-    """The rates of a device's products by precision, as measured."""
-    measured = cluster.measured.matmul_flops if cluster.measured else {}
-    peaks = measured or {name: cluster.device.peak(name) or 0.0 for name in cluster.device.precisions}
-    return [(name, rate) for name, rate in peaks.items() if rate]
 
 
 def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None, force: bool) -> dict[str, Any]:
@@ -221,7 +201,6 @@ def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None, fo
     from scalewright.plan.predict import price as price_question
     from scalewright.spec.base import to_yaml
     from scalewright.spec.common.files import write_signed
-    from scalewright.spec.errors import UserError
     from scalewright.spec.hardware.cluster import load_cluster
     from scalewright.spec.model import ModelSpec
     from scalewright.spec.question import Question
@@ -256,7 +235,6 @@ def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None, force
     from scalewright.plan.fitting.runs import runs_of
     from scalewright.spec.base import to_yaml
     from scalewright.spec.common.files import write_signed
-    from scalewright.spec.errors import UserError
     from scalewright.spec.hardware.cluster import load_cluster
 
     cluster, rows, left_out = load_cluster(source), [], []
@@ -296,10 +274,8 @@ def show_fit(answer: Mapping[str, Any]) -> None:
     from scalewright.plan.constants import facts
 
     shipped = {fact.name: fact for fact in facts()}
-    rows = [
-        (name, f"{shipped[name].value:.4g}", f"{value:.4g}", shipped[name].unit)
-        for name, value in answer["constants"].items()
-    ]
+    constants = answer["constants"].items()
+    rows = [(name, f"{shipped[name].value:.4g}", f"{value:.4g}", shipped[name].unit) for name, value in constants]
     print_table(("constant", "shipped", "fitted", "unit"), rows) if rows else print("no constant changed")
     held = answer["held_out"]
     if held["rows"]:
@@ -313,17 +289,11 @@ def show_fit(answer: Mapping[str, Any]) -> None:
 
 
 def show_calibration(answer: Mapping[str, Any]) -> None:
-    rows = [
-        (
-            Path(row["run"]).name,
-            short_time(row["measured_s"]),
-            short_time(row["before_s"]),
-            against(row["before_s"], row["measured_s"]),
-            short_time(row["after_s"]),
-            against(row["after_s"], row["measured_s"]),
-        )
-        for row in answer["scored_on"]
-    ]
+    rows = []
+    for row in answer["scored_on"]:
+        measured, before, after = (row[f"{key}_s"] for key in ("measured", "before", "after"))
+        errors = [(short_time(seconds), against(seconds, measured)) for seconds in (before, after)]
+        rows.append((Path(row["run"]).name, short_time(measured), *errors[0], *errors[1]))
     print_table(("left out", "measured", "before", "error", "after", "error"), rows)
     fitted = len(answer["fitted_to"])
     before, after = answer["median_error_before"], answer["median_error_after"]

@@ -45,9 +45,8 @@ _PATHLIB = ("Symlink loop from", "Could not determine home", "Can't determine ho
 
 # The extra that installs a missing module.
 _EXTRAS = {
-    "torch": "train", "safetensors": "train", "tokenizers": "train", "pyarrow": "train",
-    "mlflow": "track", "tensorboard": "track", "wandb": "track", "ray": "ray", "mpi4py": "mpi",
-    "lm_eval": "evaluate",
+    "torch": "train", "safetensors": "train", "tokenizers": "train", "pyarrow": "train", "mlflow": "track",
+    "tensorboard": "track", "wandb": "track", "ray": "ray", "mpi4py": "mpi", "lm_eval": "evaluate",
 }  # fmt: skip
 
 
@@ -57,7 +56,9 @@ def run_behind_door(app: typer.Typer, arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a console without our box characters is no reason to fail
-    arguments, debug = _take_debug(arguments)
+    end = arguments.index("--") if "--" in arguments else len(arguments)  # what follows is left alone
+    kept = [word for word in arguments[:end] if word != "--debug"]
+    arguments, debug = kept + arguments[end:], len(kept) < end
     try:
         code = _invoke(app, arguments or ["--help"])
         sys.stdout.flush()
@@ -87,11 +88,8 @@ class _Unfailing(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Makes stdin, stdout and stderr usable where they were closed (`>&-`) or can't be written.
-
-    A closed one becomes the null device: else the next file that is opened gets its number, and with it
-    whatever a library prints.
-    """
+    """Makes stdin, stdout and stderr usable where they were closed (`>&-`) or can't be written. A closed one becomes
+    the null device: else the next file that is opened gets its number, and with it whatever a library prints."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -115,13 +113,6 @@ def _flush_or_discard() -> OSError | None:
     return None
 
 
-def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
-    """The arguments without `--debug`, and whether it was there; what follows `--` is left alone."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    kept = [a for a in arguments[:end] if a != "--debug"]
-    return kept + arguments[end:], len(kept) < end
-
-
 def _invoke(app: typer.Typer, arguments: list[str]) -> int:
     program = Path(sys.argv[0]).stem
     name = program if program in {"scalewright", "swr"} else "scalewright"
@@ -133,13 +124,11 @@ def _invoke(app: typer.Typer, arguments: list[str]) -> int:
 
 
 def _tell(error: BaseException, debug: bool) -> int:
-    """Prints the line for an error and returns its exit code."""
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
         return _say("interrupted", INTERRUPTED, prefix="")
     if isinstance(error, Stopped):
-        return _say(
-            str(error) or "stopped by a signal, state saved: start it again to go on", Stopped.exit_code, prefix=""
-        )
+        text = str(error) or "stopped by a signal, state saved: start it again to go on"
+        return _say(text, Stopped.exit_code, prefix="")
     if isinstance(error, (UserError, RunError)):
         mistaken = isinstance(error.__cause__, OSError) and error.__cause__.errno in _PATH
         return _say(str(error), UserError.exit_code if mistaken else error.exit_code)
@@ -199,8 +188,7 @@ def usage_error(error: Any) -> UserError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "scalewright"
     see = f"see `{path} --help`"
-    option = getattr(error, "option_name", None)
-    kind = type(error).__name__
+    kind, option = type(error).__name__, getattr(error, "option_name", None)
     if kind == "NoSuchOption":
         near = nearest(str(option), _options_of(context), 2)
         how = ("did you mean " + " or ".join(near) + "?") if near else see
@@ -208,8 +196,7 @@ def usage_error(error: Any) -> UserError:
     if kind == "MissingParameter":
         return _missing(error, context, path)
     message = str(getattr(error, "message", error)).rstrip(".")
-    parameter = getattr(error, "param", None)
-    if parameter is not None:
+    if (parameter := getattr(error, "param", None)) is not None:
         if message.startswith("Input should be"):  # newer typer lets pydantic speak
             message = f"{_shown(parameter)} should be" + message.removeprefix("Input should be").split(",")[0]
             return UserError(message, path, see)
@@ -218,7 +205,6 @@ def usage_error(error: Any) -> UserError:
 
 
 def _missing(error: Any, context: Any, path: str) -> UserError:
-    """A required argument or option that wasn't given, with the shortest command that would do."""
     missing = _shown(error.param) if error.param is not None else str(error.param_hint)
     required = [p for p in context.command.params if p.required] if context else []
     words = [f"{_shown(p)} ..." if _shown(p).startswith("--") else _shown(p) for p in required]
@@ -233,15 +219,11 @@ def _shown(parameter: Any) -> str:
 
 def _options_of(context: Any) -> Iterable[str]:
     known = {"--help", "--debug"}
-    if context is not None:
-        for parameter in context.command.params:
-            known.update(o for o in [*parameter.opts, *parameter.secondary_opts] if o.startswith("-"))
+    for parameter in context.command.params if context is not None else ():
+        known.update(o for o in [*parameter.opts, *parameter.secondary_opts] if o.startswith("-"))
     return sorted(known)
 
 
 def _reader_gone(error: BaseException) -> bool:
     """Whether whoever read our output closed the pipe (typer turns that into SystemExit)."""
-    seen: BaseException | None = error
-    if isinstance(error, SystemExit):
-        seen = error.__context__
-    return isinstance(seen, BrokenPipeError)
+    return isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError)

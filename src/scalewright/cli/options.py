@@ -18,17 +18,33 @@ import typer
 from scalewright.spec.errors import UserError, unknown
 
 Pairs: TypeAlias = dict[str, Any]  # of key=value flags: values as YAML reads them
-RunFile = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
-All = Annotated[bool, typer.Option("--all", help="Print all that is known, not only what most people need.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that this tool didn't write.")]
-TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Run the code that this folder's files name as its model or data.")
-]
-NoVerify = Annotated[
-    bool, typer.Option("--no-verify", help="Don't compare a checkpoint's large files with their checksums.")
-]
+
+
+Words = Callable[[], Sequence[str]]  # that a shell completes
+
+
+def argument(metavar: str, help: str, words: Words | None = None) -> Any:
+    """A word of the command line that has no flag."""
+    return typer.Argument(metavar=metavar, help=help, autocompletion=words and starting_with(words))
+
+
+def flag(help: str, *names: str, **rules: Any) -> Any:
+    """A flag, by its parameter's name or other names; `rules` are typer's."""
+    return typer.Option(*names, help=help, **rules)
+
+
+def option(metavar: str, help: str, *names: str, words: Words | None = None, **rules: Any) -> Any:
+    """A flag with a value, and a word for that in the help."""
+    return typer.Option(*names, metavar=metavar, help=help, autocompletion=words and starting_with(words), **rules)
+
+
+RunFile = Annotated[Path, argument("RUN.yaml", "The run file.")]
+Overrides = Annotated[list[str] | None, argument("KEY=VALUE", "Keys to set, such as layout.tp=2.")]
+Json = Annotated[bool, flag("Print one JSON document on stdout and nothing else.", "--json")]
+All = Annotated[bool, flag("Print all that is known, not only what most people need.", "--all")]
+Force = Annotated[bool, flag("Replace a file that this tool didn't write.", "--force")]
+TrustCode = Annotated[bool, flag("Run the code that this folder's files name as its model or data.", "--trust-code")]
+NoVerify = Annotated[bool, flag("Don't compare a checkpoint's large files with their checksums.", "--no-verify")]
 
 DEVICES = ("cpu", "cuda", "mps")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -58,7 +74,7 @@ def check_device(device: str) -> None:
         raise UserError(f"torch can't use {device} on this machine", "--device", f"use {usable}")
 
 
-def starting_with(words: Callable[[], Sequence[str]]) -> Callable[[str], list[str]]:
+def starting_with(words: Words) -> Callable[[str], list[str]]:
     """A shell completion over the words that `words()` gives when it is asked."""
 
     def complete(incomplete: str) -> list[str]:

@@ -23,7 +23,7 @@ from scalewright.cli.output import print
 from scalewright.spec.common.formatting import printable
 
 if TYPE_CHECKING:
-    from scalewright.report.present.blocks import Bars, Block, Line, Shown, Stacks
+    from scalewright.report.present.blocks import Block, Line, Shown, Stacks
 
 NO_LIMIT = 100_000  # characters: the widths of the columns are decided before
 WIDEST = 110  # of a line of text
@@ -167,7 +167,9 @@ def _show_block(block: Block, everything: bool) -> None:
         if block.title:
             _say(block.title, "bold")
         if isinstance(block, Bars):
-            _show_bars(block, everything)
+            for row, share in block.shares(everything):
+                figures = f"  {row.name:<{NAME}} {row.text:>9}  {100 * share:>3.0f}%  "
+                _print((figures, ""), (bar(share, _room(figures)), "dim" if row.part < 0 else "cyan"))
         elif isinstance(block, Stacks):
             _show_stacks(block, len(block.rows) - more)
         elif isinstance(block, Note):
@@ -181,15 +183,11 @@ def _show_block(block: Block, everything: bool) -> None:
 
 
 def _show_line(line: Line, everything: bool) -> bool:
-    """A label and its text, in lines below each other; of a list one line, where the rest isn't asked for.
-
-    Returns whether something of it was left out.
-    """
+    """A label and its text, in lines below each other; of a list one line, where the rest isn't asked for. Returns
+    whether something of it was left out."""
     style, begin = STYLES[line.tone], f"{line.label:<{LABEL}} "
     text = printable(line.text, keep="")
-    if (
-        line.label in ("next", "or") and "scalewright " in text
-    ):  # a command, to be copied: where the terminal breaks it, it is still one
+    if line.label in ("next", "or") and "scalewright " in text:  # a command stays one, where a terminal breaks it
         lines = [begin + text]
     elif line.listed and not everything:
         lines = [begin + textwrap.shorten(text, _width() - len(begin), placeholder=" ...")]
@@ -199,12 +197,6 @@ def _show_line(line: Line, everything: bool) -> bool:
     for more in lines[1:]:
         _print((more, style))
     return lines[0].endswith(" ...") and not text.endswith(" ...")
-
-
-def _show_bars(bars: Bars, everything: bool) -> None:
-    for row, share in bars.shares(everything):
-        figures = f"  {row.name:<{NAME}} {row.text:>9}  {100 * share:>3.0f}%  "
-        _print((figures, ""), (bar(share, _room(figures)), "dim" if row.part < 0 else "cyan"))
 
 
 def _show_stacks(stacks: Stacks, many: int) -> None:
@@ -231,7 +223,6 @@ def _show_stacks(stacks: Stacks, many: int) -> None:
 
 
 def _room(figures: str) -> int:
-    """The columns that are left for a bar beside figures; a few at least."""
     return max(min(LONGEST, _width() - len(figures)), 6)
 
 
@@ -260,7 +251,6 @@ def _wrapped(text: str, first: str, rest: str) -> list[str]:
 
 
 def _print(*parts: tuple[str, str]) -> None:
-    """One line on stdout, coloured on a terminal."""
     from rich.console import Console
     from rich.text import Text
 

@@ -78,11 +78,8 @@ def _place(file: TokenFile, first: int, token: int) -> tuple[TokenFile, int]:
 
 
 def _damaged(file: TokenFile, first: int, length: int) -> UserError:
-    return UserError(
-        "the file is damaged: its checksum differs from the one in metadata.json",
-        f"{file.path}, bytes {file.start + first} to {file.start + first + length - 1}",
-        AGAIN,
-    )
+    what = "the file is damaged: its checksum differs from the one in metadata.json"
+    return UserError(what, f"{file.path}, bytes {file.start + first} to {file.start + first + length - 1}", AGAIN)
 
 
 class Stores(Protocol):
@@ -98,13 +95,10 @@ class BackgroundCheck:
     def __init__(self, data: Sequence[Stores], rank: int, ranks: int) -> None:
         """`ranks` of one node share its files."""
         self._data = data
-        files = [
-            (file, None if file is store.index else store.vocabulary)
-            for stores in data
-            for store in stores.stores
-            if not store.checked
-            for file in (*store.files, *([store.index] if store.index else []))
-        ]
+        files: list[tuple[TokenFile, Vocabulary | None]] = []
+        for store in (store for stores in data for store in stores.stores if not store.checked):
+            files += [(file, store.vocabulary) for file in store.files]
+            files += [(store.index, None)] if store.index else []
         self._files = files[rank::ranks]
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="scalewright-check", daemon=True)

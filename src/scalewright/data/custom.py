@@ -6,14 +6,11 @@
     a generator function, `def texts(): yield …`  called again for every epoch
     a function with an argument `index`           sample by sample, never called beforehand
 
-All but the first yield items (see `items.py`), and their rows are made here. The name is called with the
-arguments beside it, and with `split` and `seed` if it takes them.
-
-Rows from a user's items by number: one document a row, row i at once, on any rank.
+All but the first yield items (see `items.py`), and their rows are made here or in `reading.py`. The name is
+called with the arguments beside it, and with `split` and `seed` if it takes them. Without packing, items by
+number are a document a row, row i at once, on any rank:
 
     i -> epoch i / n, item order[i mod n] -> document -> a row, padded
-
-Only without packing: which items a packed row holds depends on the lengths of all items before it.
 """
 
 from __future__ import annotations
@@ -74,11 +71,8 @@ class CustomDataset:
         batch = self.inner.batch(indices)
         if not isinstance(batch, Batch) or len(batch) != len(indices):
             rows = f" of {len(batch)} rows" if isinstance(batch, Batch) else ""
-            raise UserError(
-                f"batch() gave a {type(batch).__name__}{rows}",
-                "data",
-                f"return a scalewright.data.batch.Batch of {len(indices)} rows",
-            )
+            how = f"return a scalewright.data.batch.Batch of {len(indices)} rows"
+            raise UserError(f"batch() gave a {type(batch).__name__}{rows}", "data", how)
         return batch
 
 
@@ -101,18 +95,13 @@ def open_custom(ref: PythonRef, split: str, seed: int) -> CustomDataset:
     elif hasattr(chosen, "__iter__"):
         items = Streamed(lambda: _of_split(function(**arguments), split, ref), chosen)
     else:
-        raise UserError(
-            f"{ref.python} gave a {type(data).__name__}, which has no items and no batch(indices)",
-            "data",
-            "return a dataset, something to iterate over, or an object with batch(indices) and len()",
-        )
+        what = f"{ref.python} gave a {type(data).__name__}, which has no items and no batch(indices)"
+        how = "return a dataset, something to iterate over, or an object with batch(indices) and len()"
+        raise UserError(what, "data", how)
     keys = _item_keys(ref)
     if keys.samples is not None:
-        raise UserError(
-            "samples is the length of a function of an index, and this is a dataset",
-            "data",
-            "remove samples, or give the dataset fewer items",
-        )
+        how = "remove samples, or give the dataset fewer items"
+        raise UserError("samples is the length of a function of an index, and this is a dataset", "data", how)
     return _rows(items, keys, split)
 
 
@@ -130,15 +119,11 @@ def _rows(items: Items, keys: ItemKeys, split: str) -> CustomDataset:
     assert keys.seq_len is not None
     if isinstance(items, Indexed) and not keys.packing:
         return CustomDataset(IndexedRows(items, reader, keys.seq_len))
-    return CustomDataset(
-        SequentialRows(
-            items, reader, keys.seq_len, packing=keys.packing, document_mask=keys.document_mask, once=split != "train"
-        )
-    )
+    masks = {"packing": keys.packing, "document_mask": keys.document_mask}
+    return CustomDataset(SequentialRows(items, reader, keys.seq_len, **masks, once=split != "train"))
 
 
 def _takes_index(function: Callable[..., Any], ref: PythonRef) -> bool:
-    """Whether a name is a function from an index to an item."""
     parameter = inspect.signature(function).parameters.get("index")
     missing = inspect.Parameter.empty
     return parameter is not None and parameter.default is missing and "index" not in ref.arguments
@@ -146,37 +131,31 @@ def _takes_index(function: Callable[..., Any], ref: PythonRef) -> bool:
 
 def _arguments(
     function: Callable[..., Any], ref: PythonRef, split: str, seed: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, object], dict[str, object]]:
     """The arguments for the name, and those of our own keys that it doesn't take."""
     accepted = inspect.signature(function).parameters
     takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
-    arguments = {**ref.arguments}
-    arguments.update({k: v for k, v in (("split", split), ("seed", seed)) if takes_all or k in accepted})
+    added = {"split": split, "seed": seed}
+    arguments = ref.arguments | {key: value for key, value in added.items() if takes_all or key in accepted}
     rejected = set[str]() if takes_all else ItemKeys.model_fields.keys() - accepted.keys()
     unused = {key: value for key, value in arguments.items() if key in rejected}
     return {key: value for key, value in arguments.items() if key not in unused}, unused
 
 
 def _check_call(ref: PythonRef, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Raises UserError when a name doesn't take these arguments."""
     try:
         inspect.signature(function).bind(**arguments)
     except TypeError as error:
-        raise UserError(
-            f"{ref.python} can't be called so: {error}", "data", "give its arguments beside `python`"
-        ) from None
+        how = "give its arguments beside `python`"
+        raise UserError(f"{ref.python} can't be called so: {error}", "data", how) from None
 
 
 def _item_keys(ref: PythonRef) -> ItemKeys:
-    """Our keys beside `python`; raises UserError for a wrong value, or without a length of the rows."""
     arguments = {key: value for key, value in ref.arguments.items() if key in ItemKeys.model_fields}
     keys = ItemKeys.parse(arguments, "data")
     if keys.seq_len is None:
-        raise UserError(
-            f"{ref.python} gives items, and the rows have no length",
-            "data",
-            "set seq_len beside python:, such as seq_len: 1024",
-        )
+        how = "set seq_len beside python:, such as seq_len: 1024"
+        raise UserError(f"{ref.python} gives items, and the rows have no length", "data", how)
     return keys
 
 
@@ -188,18 +167,14 @@ def _of_split(data: Any, split: str, ref: PythonRef) -> Any:
     for name in names:
         if name in data:
             return data[name]
-    raise UserError(
-        f"{ref.python} gave the splits {', '.join(map(str, data))}",
-        "data",
-        f"add one named {names[0]}, or return the dataset of the `split` that the function is called with",
-    )
+    how = f"add one named {names[0]}, or return the dataset of the `split` that the function is called with"
+    raise UserError(f"{ref.python} gave the splits {', '.join(map(str, data))}", "data", how)
 
 
 def _is_indexed(data: Any) -> bool:
     """Whether items have numbers. torch's IterableDataset inherits a `__getitem__` that only raises."""
-    if any(kind.__name__ == "IterableDataset" for kind in type(data).__mro__):
-        return False
-    return hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    iterable = any(kind.__name__ == "IterableDataset" for kind in type(data).__mro__)
+    return not iterable and hasattr(data, "__getitem__") and hasattr(data, "__len__")
 
 
 class IndexedRows:
@@ -222,11 +197,9 @@ class IndexedRows:
             document = self.reader.document(self.items.get(number), source)
             count = max(len(document.tokens) - 1, 0)
             if count > self.seq_len:
-                raise UserError(
-                    f"an item has {count + 1} tokens, and a row takes seq_len + 1 = {self.seq_len + 1}",
-                    source,
-                    "use packing: true, which goes on with it in the next row, or cut it in your dataset",
-                )
+                what = f"an item has {count + 1} tokens, and a row takes seq_len + 1 = {self.seq_len + 1}"
+                how = "use packing: true, which goes on with it in the next row, or cut it in your dataset"
+                raise UserError(what, source, how)
             tokens[row, :count], targets[row, :count] = document.tokens[:-1], document.labels[1:]
         positions = np.tile(np.arange(self.seq_len, dtype=np.int64), (len(indices), 1))
         return Batch(tokens, targets, positions, None, np.asarray(indices, dtype=np.int64))

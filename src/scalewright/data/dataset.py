@@ -5,7 +5,7 @@
 So a step takes samples [consumed, consumed + global_batch), any rank computes its own part of them, and the
 place to resume from is one number.
 
-A fingerprint of data, apart from their path: a moved folder keeps it, other tokens change it.
+Data have a fingerprint, apart from their path: a moved folder keeps it, other tokens change it.
 
     prepared shards       hash of the checksums in their metadata.json      no token is read
     .npy, .bin, Megatron  hash of sizes, of some documents' offsets, of 64 KiB at either end of a file
@@ -30,7 +30,7 @@ from scalewright.data.mixture import LARGEST_PERIOD, Positions, Segment, SourceO
 from scalewright.data.packing import DocumentRows, PackedRows, Rows, fill
 from scalewright.data.readers import open_tokens
 from scalewright.data.sources import Permutation, mix
-from scalewright.data.tokens import TokenFile, TokenStore, Vocabulary
+from scalewright.data.tokens import TokenStore, Vocabulary
 from scalewright.spec.ends import Ends
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec, PythonRef
@@ -58,15 +58,12 @@ class Dataset(Protocol):
 
 
 class _Source:
-    """One store with its rows and their order."""
-
     def __init__(self, number: int, store: TokenStore, rows: Rows, seed: int, shuffle: bool) -> None:
         self.number, self.store, self.rows, self.shuffle = number, store, rows, shuffle
         self._seed = seed
         self.pad = store.eod if store.eod is not None else 0
 
     def places(self, ordinals: Int64) -> tuple[Int64, Int64]:
-        """The epoch of each of the source's samples, and its row in that epoch."""
         epochs, rows = np.divmod(ordinals, self.rows.count)
         if self.shuffle:
             for epoch in np.unique(epochs):
@@ -82,16 +79,10 @@ class TokenDataset:
     damage: UserError | None  # found meanwhile (data/check.py), raised in the place of the next batch
 
     def __init__(
-        self,
-        stores: Sequence[TokenStore],
-        seq_len: int,
-        seed: int = 0,
-        weights: Sequence[float] | None = None,
-        packing: bool = True,
-        document_mask: bool = True,
-        shuffle: bool = True,
+        self, stores: Sequence[TokenStore], seq_len: int, seed: int = 0, weights: Sequence[float] | None = None,
+        packing: bool = True, document_mask: bool = True, shuffle: bool = True,
         positions: tuple[Positions, Sequence[int]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`positions`: of a run that goes on, with its weights, and the stores' numbers there (default: all
         stores at their beginning, mixed by `weights`)."""
         self.seq_len, self.document_mask = seq_len, document_mask
@@ -153,7 +144,6 @@ class TokenDataset:
         return self._mixture.given(samples)
 
     def _places(self, indices: Sequence[int] | range) -> tuple[Int64, Int64, Int64, Int64]:
-        """Source, epoch, row and id of each sample."""
         numbers = np.asarray(indices, dtype=np.int64)
         if numbers.ndim != 1 or not len(numbers) or numbers.min() < 0:
             raise ValueError(f"a batch needs one or more indices from 0 on, got {indices!r}")
@@ -175,17 +165,14 @@ class TokenDataset:
 
     def _bytes_per_token(self) -> float:
         """Text bytes behind a counted target, by the sources' shares; NaN when one lacks its text's size."""
-        total = 0.0
+        total, shares = 0.0, self._mixture.shares
         for source in self._sources:
-            share = self._mixture.shares[source.number]
-            if source.store.text_bytes is None:
-                return nan
-            total += share * source.store.text_bytes / max(self._targets(source), 1)
+            text_bytes = nan if source.store.text_bytes is None else source.store.text_bytes
+            total += shares[source.number] * text_bytes / max(self._targets(source), 1)
         return total
 
 
 def _scatter(groups: list[tuple[Int64, Batch]], ids: Int64, seq_len: int) -> Batch:
-    """Groups of rows put at their offsets in the batch."""
     tokens, targets, positions = (np.empty((len(ids), seq_len), np.int64) for _ in range(3))
     documents = None if groups[0][1].documents is None else np.empty((len(ids), seq_len), np.int32)
     for index, filled in groups:
@@ -202,76 +189,50 @@ def _by_size(sources: list[_Source]) -> list[float | int]:
 
 
 def _same(values: Any) -> Any:
-    """The value that all share, else None."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None
 
 
 def open_data(
-    spec: DataSpec | PythonRef,
-    split: Literal["train", "valid"],
-    seed: int = 0,
-    before: Positions | None = None,
+    spec: DataSpec | PythonRef, split: Literal["train", "valid"], seed: int = 0, before: Positions | None = None,
     samples: int = 0,
-) -> Dataset:
+) -> Dataset:  # fmt: skip
     """The data of one split: shuffled by `seed` for "train", in stored order for "valid".
 
-    Training sources are mixed by weight; for a run that goes on after `samples` samples, each from its place
-    in `before`. Validation sources are interleaved by size, so that `len()` samples hold each row once.
-    Raises UserError when a path holds no tokens, when they are damaged, or when sources
-    disagree on the tokenizer.
+    Training sources are mixed by weight; for a run that goes on after `samples` samples, each from its place in
+    `before`. Validation sources are interleaved by size, so that `len()` samples hold each row once. Raises UserError
+    when a path holds no tokens, when they are damaged, or when sources disagree on the tokenizer.
     """
     if isinstance(spec, PythonRef):
         return open_custom(spec, split, seed)
     sources = spec.train if split == "train" else spec.valid
     if not sources:
-        raise UserError(
-            f"no {split} data is named", f"data.{split}", "add a path, such as the folder that `prepare` made"
-        )
+        how = "add a path, such as the folder that `prepare` made"
+        raise UserError(f"no {split} data is named", f"data.{split}", how)
     if len(sources) > 127:
         raise UserError(f"{len(sources)} sources in a mixture", f"data.{split}", "join some: 127 are the most")
     stores = [open_tokens(source.path, split, source.format, source.eod) for source in sources]
-    by_tokenizer = {
-        store.tokenizer_checksum: source.path
-        for store, source in zip(stores, sources, strict=True)
-        if store.tokenizer_checksum
-    }
+    pairs = [(store, source.path) for store, source in zip(stores, sources, strict=True)]
+    by_tokenizer = {store.tokenizer_checksum: path for store, path in pairs if store.tokenizer_checksum}
     if len(by_tokenizer) > 1:
         first, second = list(by_tokenizer.values())[:2]
-        raise UserError(
-            f"{first} and {second} were made with different tokenizers",
-            f"data.{split}",
-            "prepare both with the same --tokenizer",
-        )
-    begins = {store.bos: source.path for store, source in zip(stores, sources, strict=True) if store.bos is not None}
+        how = "prepare both with the same --tokenizer"
+        raise UserError(f"{first} and {second} were made with different tokenizers", f"data.{split}", how)
+    begins = {store.bos: path for store, path in pairs if store.bos is not None}
     if len(begins) > 1:
         (ids, path), (other_ids, other) = list(begins.items())[:2]
-        raise UserError(
-            f"documents of {path} begin with the tokens {list(ids)}, those of {other} with {list(other_ids)}",
-            f"data.{split}",
-            "prepare both with the same --bos",
-        )
+        what = f"documents of {path} begin with the tokens {list(ids)}, those of {other} with {list(other_ids)}"
+        raise UserError(what, f"data.{split}", "prepare both with the same --bos")
     positions = None
     if split == "train":
         identities = [store_identity(store) for store in stores]
         weights = [source.weight for source in sources]
         positions = (before or Positions((), ())).then(samples if before else 0, identities, weights)
         if len(positions[0].sources) > 127:
-            raise UserError(
-                f"{len(positions[0].sources)} sources in all that the run has had",
-                "data.train",
-                "127 are the most: go on with a run of its own, from the weights alone (init:)",
-            )
-    return TokenDataset(
-        stores,
-        spec.seq_len,
-        seed,
-        None,
-        spec.packing,
-        spec.document_mask,
-        shuffle=split == "train",
-        positions=positions,
-    )
+            how = "127 are the most: go on with a run of its own, from the weights alone (init:)"
+            raise UserError(f"{len(positions[0].sources)} sources in all that the run has had", "data.train", how)
+    shuffle = split == "train"
+    return TokenDataset(stores, spec.seq_len, seed, None, spec.packing, spec.document_mask, shuffle, positions)
 
 
 _SAMPLE = 1 << 16  # bytes at a file's beginning and end
@@ -288,18 +249,12 @@ def store_identity(store: TokenStore) -> str:
     else:
         for file in store.files:
             digest.update(f"{file.dtype.str} {file.count}".encode())
-            digest.update(_ends(file))
+            size = file.count * file.dtype.itemsize
+            with open(file.path, "rb") as opened:
+                for begin in (0, max(0, size - _SAMPLE)):
+                    opened.seek(file.start + begin)
+                    digest.update(opened.read(min(size, _SAMPLE)))
     return digest.hexdigest()
-
-
-def _ends(file: TokenFile) -> bytes:
-    """The first and the last bytes of a file's tokens."""
-    size = file.count * file.dtype.itemsize
-    with open(file.path, "rb") as opened:
-        opened.seek(file.start)
-        first = opened.read(min(size, _SAMPLE))
-        opened.seek(file.start + max(0, size - _SAMPLE))
-        return first + opened.read(min(size, _SAMPLE))
 
 
 def file_identity(path: Path) -> str:

@@ -16,7 +16,7 @@ import io
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, cast
@@ -66,12 +66,8 @@ def fragments(part: Part, text_key: str, notes: Counter[str], skip_bad: bool = F
     """
     if part.file.kind == "jsonl":
         return _json_lines(part, text_key, notes, skip_bad)
-    readers: dict[str, Callable[[Part, str, Counter[str]], Iterator[Fragment]]] = {
-        "text": _text,
-        "parquet": _parquet,
-        "wikitext": _articles,
-    }
-    return readers[part.file.kind](part, text_key, notes)
+    read = {"text": _text, "parquet": _parquet, "wikitext": _articles}[part.file.kind]
+    return read(part, text_key, notes)
 
 
 def open_bytes(file: InputFile) -> IO[bytes]:
@@ -105,9 +101,6 @@ def _blocks(stream: IO[bytes], start: int, stop: int | None, file: InputFile) ->
 
 def _unreadable(file: InputFile, error: BaseException) -> UserError:
     return UserError(f"cannot read on: {error}", file.path, "copy the file again, or leave it out")
-
-
-# -- plain text -------------------------------------------------------------------------------------
 
 
 def _text(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
@@ -158,8 +151,7 @@ def _safe_pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
         kept += block
         if len(kept) < FRAGMENT:
             continue
-        cut = _last_cut(kept)
-        if cut:
+        if cut := _last_cut(kept):
             yield kept[:cut]
             kept = kept[cut:]
     if kept:
@@ -172,8 +164,7 @@ def _last_cut(data: bytes) -> int:
         cuts = [match.start() for match in _SAFE.finditer(data, start)]
         if cuts:
             return cuts[-1]
-    line = data.rfind(b"\n")
-    if line > 0:
+    if (line := data.rfind(b"\n")) > 0:
         return line
     cut = max(len(data) - len(SEPARATOR), 0)
     while cut > 0 and data[cut] & 0xC0 == 0x80:
@@ -193,11 +184,9 @@ def _cut_from(stream: IO[bytes], start: int, size: int) -> int:
     origin = max(start - len(SEPARATOR), 0)
     stream.seek(origin)
     window = stream.read(FRAGMENT + start - origin)
-    cut_match = _SAFE.search(window, start - origin + 1)
-    if cut_match:
+    if cut_match := _SAFE.search(window, start - origin + 1):
         return origin + cut_match.start()
-    line = window.find(b"\n", start - origin + 1)
-    if line > 0:
+    if (line := window.find(b"\n", start - origin + 1)) > 0:
         return origin + line
     cut = start - origin
     while cut < len(window) and window[cut] & 0xC0 == 0x80:
@@ -211,9 +200,6 @@ def _articles(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragme
     starts = sorted({0, *(match.start() for match in _ARTICLE.finditer(text))})
     for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
         yield from whole(text[start:stop])
-
-
-# -- records ----------------------------------------------------------------------------------------
 
 
 def whole(text: str) -> Iterator[Fragment]:
@@ -255,7 +241,6 @@ def _json_lines(part: Part, text_key: str, notes: Counter[str], skip_bad: bool) 
 
 
 def _lines_before(file: InputFile, byte: int) -> int:
-    """How many lines end before a byte of a file's (decompressed) content."""
     with open_bytes(file) as stream:
         left, lines = byte, 0
         while left > 0 and (block := stream.read(min(FRAGMENT, left))):
@@ -314,6 +299,5 @@ def _parquet(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragmen
             for value in batch.column(0).to_pylist():
                 yield from _value(value, text_key, part.file.path, notes)
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(
-            f"cannot read on: {str(error).splitlines()[0]}", part.file.path, "write the file again"
-        ) from None
+        how = "write the file again"
+        raise UserError(f"cannot read on: {str(error).splitlines()[0]}", part.file.path, how) from None

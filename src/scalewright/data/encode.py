@@ -90,7 +90,6 @@ class _SplitWriter:
         return {**entry, "sha256": self._digest.hexdigest(), "block_crc32": block_checksums(self.path)}
 
     def abandon(self) -> None:
-        """Removes the unfinished file."""
         if self._file is not None:
             self._file.close()
             self.temporary.unlink(missing_ok=True)
@@ -133,9 +132,8 @@ class PieceWork:
         for part in piece.parts:
             before = Path(part.file.path).stat()
             if before.st_size != part.file.size:
-                raise UserError(
-                    "the file changed while it was read", part.file.path, "run the command again when it is at rest"
-                )
+                how = "run the command again when it is at rest"
+                raise UserError("the file changed while it was read", part.file.path, how)
             reported = 0
             for split, fragment in in_splits(part, self.encoding.options, self.notes):
                 yield split, fragment

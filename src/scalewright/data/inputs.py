@@ -7,9 +7,8 @@
                  wikitext plain text whose articles start at lines such as " = Title = "
     .gz, .zst    text and jsonl are read through them
 
-In a folder, symbolic links, binary files, empty files and hidden names are left out, and counted.
-
-Lines of JSON that hold no text: the first one stops `prepare`, or they are left out and listed.
+In a folder, symbolic links, binary files, empty files and hidden names are left out, and counted. Of lines of
+JSON that hold no text the first one stops `prepare`, or they are left out and listed:
 
 {"text": "fine"}
 {"text": "cut in ha          not JSON: line 2, byte 17
@@ -29,6 +28,7 @@ from scalewright.spec.errors import UserError
 
 _KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 COMPRESSED = (".gz", ".zst")
+_READABLE = {*_KINDS, ".txt", ".md", ".text"} - {".parquet"}  # within a compressed file
 _SNIFFED = 8192  # bytes looked at; a NUL among them means binary, as git and grep judge it
 _LEFT_OUT = {"__pycache__", "node_modules"}
 
@@ -123,20 +123,14 @@ def _not_empty(file: InputFile, skipped: Counter[str]) -> bool:
 
 
 def _is_binary(path: Path) -> bool:
-    if path.suffix.lower() == ".parquet" or (
-        path.suffix.lower() in COMPRESSED and len(path.suffixes) > 1 and _readable_inside(path)
-    ):
+    *_, inner, last = ["", "", *(suffix.lower() for suffix in path.suffixes)]
+    if last == ".parquet" or (last in COMPRESSED and inner in _READABLE):  # a.jsonl.gz, not a.tar.gz
         return False
     try:
         with open(path, "rb") as file:
             return b"\0" in file.read(_SNIFFED)
     except PermissionError:
         raise UserError("cannot read the file", str(path), "change its permissions, or leave it out") from None
-
-
-def _readable_inside(path: Path) -> bool:
-    """Whether it holds text or JSON lines by its name (a.jsonl.gz, not a.tar.gz)."""
-    return path.suffixes[-2].lower() in {*_KINDS, ".txt", ".md", ".text"} - {".parquet"}
 
 
 COUNT = "bad lines"  # in a piece's notes, beside one entry for each line that is listed
@@ -146,8 +140,7 @@ MOST_LISTED = 1000  # of a piece
 
 @dataclass
 class BadLines:
-    """The bad lines of one range of a file. `lines_before` counts the lines before the range: called once,
-    and only when there is a bad line."""
+    """The bad lines of one range of a file; `lines_before` counts the lines before it, when there is a bad one."""
 
     file: str
     lines_before: Callable[[], int]

@@ -78,17 +78,12 @@ class ItemReader:
                 return self.document(str(item[self.text_key]), source)
             keys = [str(key) for key in item]
             near = nearest(self.text_key, keys) or keys[:3]
-            raise UserError(
-                f"an item has the keys {', '.join(keys[:5]) or 'of nothing'}",
-                source,
-                f"give input_ids, or name the text's key: text_key: {near[0] if near else 'text'}",
-            )
+            how = f"give input_ids, or name the text's key: text_key: {near[0] if near else 'text'}"
+            raise UserError(f"an item has the keys {', '.join(keys[:5]) or 'of nothing'}", source, how)
         tokens = self._tokens(item["input_ids"], source)
         if "labels" not in item and "loss_mask" not in item and "attention_mask" not in item:
             return self._ended(tokens)
-        labels = tokens
-        if "labels" in item:
-            labels = self._like(tokens, item["labels"], "labels", source)
+        labels = self._like(tokens, item["labels"], "labels", source) if "labels" in item else tokens
         if "loss_mask" in item:
             counted = self._like(tokens, item["loss_mask"], "loss_mask", source) != 0
             labels = np.where(counted, labels, IGNORED)
@@ -108,11 +103,8 @@ class ItemReader:
 
     def _encode(self, text: str, source: str) -> Int64:
         if self.tokenizer is None:
-            raise UserError(
-                "the items are text, and no tokenizer is named",
-                source,
-                "set tokenizer: PATH/tokenizer.json beside python:",
-            )
+            how = "set tokenizer: PATH/tokenizer.json beside python:"
+            raise UserError("the items are text, and no tokenizer is named", source, how)
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         return np.array([*(self.bos or ()), *ids] if ids else ids, dtype=np.int64)
 
@@ -131,22 +123,17 @@ class ItemReader:
         return tokens
 
     def _check_labels(self, labels: Int64, key: str, source: str) -> None:
-        """Raises UserError for a label that is neither a token nor IGNORED."""
         wrong = labels[outside_vocabulary(labels, self.vocab_size)]
         if len(wrong):
             size = f"a token of 0 to {self.vocab_size - 1}" if self.vocab_size is not None else "a token"
-            raise UserError(
-                f"{key} holds {wrong[0]}, which is not {size}",
-                source,
-                f"give a token's number, or {IGNORED} for a token that isn't counted",
-            )
+            how = f"give a token's number, or {IGNORED} for a token that isn't counted"
+            raise UserError(f"{key} holds {wrong[0]}, which is not {size}", source, how)
 
     def _like(self, tokens: Int64, value: Any, key: str, source: str) -> Int64:
         numbers = _whole_numbers(value, key, source)
         if len(numbers) != len(tokens):
-            raise UserError(
-                f"{key} has {len(numbers)} numbers and input_ids {len(tokens)}", source, "give one for each token"
-            )
+            how = "give one for each token"
+            raise UserError(f"{key} has {len(numbers)} numbers and input_ids {len(tokens)}", source, how)
         return numbers
 
 
@@ -170,9 +157,6 @@ def _whole_numbers(value: Any, key: str, source: str) -> Int64:
     if array.dtype.kind == "b" and key.endswith("mask"):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
-        raise UserError(
-            f"{key} holds {array.dtype if array.dtype.kind != 'O' else type(array[0]).__name__}",
-            source,
-            "give whole numbers",
-        )
+        what = f"{key} holds {array.dtype if array.dtype.kind != 'O' else type(array[0]).__name__}"
+        raise UserError(what, source, "give whole numbers")
     return array.astype(np.int64)

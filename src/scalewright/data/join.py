@@ -1,6 +1,6 @@
 """The last step of `prepare`: the pieces' document lengths become one index a split, with its metadata.
 
-How long the documents are: a histogram by powers of two, the same in JSON and as bars in a terminal.
+With --stats also how long documents are, by powers of two, the same in JSON and as bars in a terminal:
 
 tokens          documents
       64–127    ████████████▌                    1,204   9.1%
@@ -26,13 +26,13 @@ from scalewright.spec.errors import UserError
 
 def join_splits(
     out: Path, records: Sequence[dict[str, Any]], words: Words, encoding: Encoding, stats: bool, must_validate: bool
-) -> tuple[dict[str, Any], dict[str, object] | None]:
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, object]] | None]:
     """Writes each split's index and metadata; returns its counts, and with `stats` its length statistics.
 
     Raises UserError when nothing is left to train on, or (with `must_validate`) to validate on.
     """
-    splits: dict[str, Any] = {}
-    statistics: dict[str, object] = {}
+    splits: dict[str, dict[str, Any]] = {}
+    statistics: dict[str, dict[str, object]] = {}
     for split in SPLITS:
         shards = [record["splits"][split] for record in records if record["splits"][split]]
         if not shards:
@@ -57,24 +57,15 @@ def _join(
     index = commit(path, _offsets(out, split, numbers))
     counts = {key: sum(shard[key] for shard in shards) for key in ("tokens", "documents", "text_bytes")}
     data = {
-        "format": FORMAT,
-        "version": VERSION,
-        "split": split,
-        "dtype": encoding.dtype,
-        **counts,
-        "eod": words.eod,
-        "bos": list(words.bos),
-        "vocab_size": words.vocab_size,
-        "tokenizer_sha256": words.sha256,
-        "index": {"file": path.name, **index, "block_crc32": block_checksums(path)},
-        "shards": shards,
-    }
+        "format": FORMAT, "version": VERSION, "split": split, "dtype": encoding.dtype, **counts, "eod": words.eod,
+        "bos": list(words.bos), "vocab_size": words.vocab_size, "tokenizer_sha256": words.sha256,
+        "index": {"file": path.name, **index, "block_crc32": block_checksums(path)}, "shards": shards,
+    }  # fmt: skip
     commit_json(out / split / METADATA, data)
     return {**counts, "bytes_per_token": counts["text_bytes"] / counts["tokens"], "shards": len(shards)}
 
 
 def _offsets(out: Path, split: str, numbers: list[int]) -> Iterator[bytes]:
-    """Where each document starts, over all shards, a piece at a time; then the end."""
     start = 0
     yield np.zeros(1, "<i8").tobytes()
     for number in numbers:
@@ -84,13 +75,11 @@ def _offsets(out: Path, split: str, numbers: list[int]) -> Iterator[bytes]:
 
 
 def _empty(split: str, encoding: Encoding) -> UserError:
-    kind = "training" if split == "train" else "validation"
-    advice = "give more documents, or a smaller fraction"
+    kind, advice = "training", "give more documents, or a smaller fraction"
     if split == "valid":
-        advice = "give more documents, a larger fraction, or 0 for no validation"
-    return UserError(
-        f"no document fell into the {kind} split", f"--valid-fraction {encoding.options.valid_fraction:g}", advice
-    )
+        kind, advice = "validation", "give more documents, a larger fraction, or 0 for no validation"
+    what = f"no document fell into the {kind} split"
+    return UserError(what, f"--valid-fraction {encoding.options.valid_fraction:g}", advice)
 
 
 _EXACT = 1 << 24  # documents; of more, quantiles come from every k-th document
@@ -102,8 +91,7 @@ def length_statistics(offsets: NDArray[np.int64]) -> dict[str, object]:
     documents = len(offsets) - 1
     if documents < 1:
         return {"documents": 0, "histogram": []}
-    counts = np.zeros(64, np.int64)
-    tokens = np.zeros(64, np.int64)
+    counts, tokens = np.zeros(64, np.int64), np.zeros(64, np.int64)
     shortest, longest = int(offsets[1] - offsets[0]), 0
     for start in range(0, documents, 1 << 22):
         lengths = np.diff(offsets[start : start + (1 << 22) + 1])
@@ -116,19 +104,13 @@ def length_statistics(offsets: NDArray[np.int64]) -> dict[str, object]:
     middle, most, nearly_all = (int(value) for value in np.quantile(sample, [0.5, 0.9, 0.99], method="lower"))
     filled = np.flatnonzero(counts)
     return {
-        "documents": documents,
-        "tokens": int(offsets[-1]),
-        "shortest": shortest,
-        "median": middle,
-        "mean": int(offsets[-1]) / documents,
-        "p90": most,
-        "p99": nearly_all,
-        "longest": longest,
+        "documents": documents, "tokens": int(offsets[-1]), "shortest": shortest, "median": middle,
+        "mean": int(offsets[-1]) / documents, "p90": most, "p99": nearly_all, "longest": longest,
         "histogram": [
             {"from": 1 << k, "to": (2 << k) - 1, "documents": int(counts[k]), "tokens": int(tokens[k])}
             for k in range(int(filled[0]), int(filled[-1]) + 1)
         ],
-    }
+    }  # fmt: skip
 
 
 def histogram_lines(statistics: Mapping[str, Any], width: int = 32) -> list[str]:

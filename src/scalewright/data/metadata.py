@@ -1,13 +1,12 @@
-"""The metadata.json of a split of prepared tokens: every number in it is checked against the others, and
-against those of OUT/metadata.json. A wrong one would change results without a sign (`text_bytes` divides bits
-per byte).
+"""The metadata.json of a split of prepared tokens: every number in it is checked against the others, and against those
+of OUT/metadata.json. A wrong one would change results without a sign (`text_bytes` divides bits per byte).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -118,7 +117,7 @@ def _facts(split: SplitMetadata, whole: _Whole | None) -> Iterator[tuple[str, ob
             yield f"blocks of {file.file}", len(file.block_crc32) // 8, -(-file.bytes // BLOCK)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, object]:
     """The plain data of a JSON file of ours; raises UserError when it is missing or damaged."""
     try:
         data = parse_json(read_bytes(path, JSON_BYTES), once=True)

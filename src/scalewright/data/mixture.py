@@ -9,7 +9,7 @@ turns are spread evenly, at (j + ½) / turns[k]. With weights 3 : 1 : 2
 
 so sample i is a look-up at i mod period: no state, and a run that resumes needs only i.
 
-The position of every source of a mixture, also after its weights changed: a pure function of the sample.
+After the weights changed it is still a pure function of the sample:
 
     samples       0 ........ 1000 ........... 1600 ...
     weights A:B     1 : 1          9 : 1              {"from": 0, "weights": {"0": 1, "1": 1}},
@@ -18,11 +18,19 @@ The position of every source of a mixture, also after its weights changed: a pur
 
 A source goes on from its position: nothing is skipped or repeated. It keeps the number that it got when it
 first appeared, for its shuffle and its sample ids; a source that left keeps its place for later.
+
+A run may pass over ranges of samples (`LeftOut`), and counts without them:
+
+    left out [[96, 104]]      sample    94  95 │ 96 … 103 │ 104 105
+                              taken      0   1               2   3       from 94 on
+
+A position in the data stays a sample number, whatever samples are left out before it; so ranges can be added
+ahead of a run that is under way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, lcm
@@ -101,10 +109,8 @@ class Positions:
 
     def dump(self) -> dict[str, object]:
         """Plain data, for state.json."""
-        segments = [
-            {"from": s.start, "weights": {str(number): weight for number, weight in s.weights.items()}}
-            for s in self.segments
-        ]
+        weights = [{str(number): weight for number, weight in s.weights.items()} for s in self.segments]
+        segments = [{"from": s.start, "weights": of} for s, of in zip(self.segments, weights, strict=True)]
         return {"sources": list(self.sources), "segments": segments}
 
     @classmethod
@@ -127,11 +133,11 @@ class Positions:
             numbers.append(number)
         past = [segment for segment in self.segments if segment.start < samples]
         new = Segment(samples, dict(zip(numbers, weights, strict=True)))
-        same = bool(past) and _turns_mixture_positions(past[-1]) == _turns_mixture_positions(new)
+        same = bool(past) and _turns_of(past[-1]) == _turns_of(new)
         return Positions(tuple(ordered), tuple(past if same else [*past, new])), numbers
 
 
-def _turns_mixture_positions(segment: Segment) -> dict[int, int]:
+def _turns_of(segment: Segment) -> dict[int, int]:
     """The mixture's whole numbers, in the order of the sources: weights 1:1 and 2:2 mix alike."""
     numbers = list(segment.weights)
     turns = Mixture([segment.weights[number] for number in numbers]).turns
@@ -173,8 +179,44 @@ class SourceOf:
         return source, ordinal
 
     def _count(self, index: int, samples: int) -> Int64:
-        """Samples of each source in the first `samples` of a segment."""
         counts = np.zeros_like(self._counts[0])
         mixture = self._mixtures[index]
         counts[self._numbers[index]] = mixture.count(samples)
         return counts
+
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Ranges [first, end) of samples; sorted, and joined where they touch (`LeftOut.of`)."""
+
+    ranges: tuple[Range, ...] = ()
+
+    @classmethod
+    def of(cls, ranges: Iterable[Sequence[int]]) -> LeftOut:
+        """All samples of some ranges, which may overlap."""
+        joined: list[Range] = []
+        for first, end in sorted((int(first), int(end)) for first, end in ranges):
+            if joined and first <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+            else:
+                joined.append((first, end))
+        return cls(tuple(joined))
+
+    def count(self, start: int) -> int:
+        """How many samples from `start` on are left out."""
+        return sum(end - max(first, start) for first, end in self.ranges if end > start)
+
+    def numbers(self, start: int, counts: Sequence[int] | range) -> NDArray[np.int64]:
+        """The sample that is taken as the `counts`-th (from 0) from `start` on; int64 of their shape."""
+        samples = start + np.asarray(counts, dtype=np.int64)
+        for first, end in self.ranges:
+            if end > start:
+                samples = np.where(samples >= max(first, start), samples + end - max(first, start), samples)
+        return samples
+
+    def after(self, start: int, count: int) -> int:
+        """The position after `count` samples taken from `start` on."""
+        return int(self.numbers(start, [count - 1])[0]) + 1 if count else start

@@ -91,8 +91,7 @@ class PackedRows:
         return segments if self._run == 1 else _by_document(self.store.offsets, segments)
 
     def _ring(self, epoch: int) -> _Ring:
-        ring = self._rings.get(epoch)
-        if ring is None:
+        if (ring := self._rings.get(epoch)) is None:
             ring = self._rings[epoch] = self._make_ring(epoch)
             if len(self._rings) > 2:  # a batch may lie across the end of an epoch
                 self._rings.popitem(last=False)
@@ -183,7 +182,6 @@ def fill(store: TokenStore, segments: Segments, ids: Int64, seq_len: int, docume
     if not document_mask:
         positions = np.tile(np.arange(seq_len, dtype=np.int64), (rows, 1))
         return Batch(tokens, targets, positions, None, ids)
-
     row, length = segments.row, segments.length
     if not full:  # one more segment in each short row: the padding
         short = np.flatnonzero(filled <= seq_len)

@@ -3,8 +3,7 @@
     big file      ├─ piece 0 ─┼─ piece 1 ─┼─ piece 2 ─┤    ranges of bytes; a cut moves to a safe place
     small files   a b c d e f g h │ i j k l m n │ …        several files a piece
 
-One piece becomes one file of tokens in each split. Its size follows from the total, never
-from the number of workers.
+One piece becomes one file of tokens in each split. Its size follows from the total, never from the number of workers.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ _FEW_FILES = 100
 class Part:
     """A range of one file. Its unit is bytes (text, jsonl) or row groups (parquet).
 
-    `opens` and `closes`: the range starts or ends where a document does; elsewhere the reader looks for a
-    safe cut.
+    `opens` and `closes`: the range starts or ends where a document does; elsewhere the reader looks for a safe cut.
     """
 
     file: InputFile
@@ -50,14 +48,9 @@ class Piece:
     size: int  # bytes on disk, for progress
 
 
-def piece_size(total: int) -> int:
-    """Bytes of input in a piece."""
-    return min(max(total // _PIECES, _SMALLEST), _LARGEST)
-
-
 def cut_pieces(files: Sequence[InputFile], valid_fraction: float) -> list[Piece]:
     """All pieces, in order. With few plain-text files, the last `valid_fraction` of each validates."""
-    target = piece_size(sum(file.size for file in files))
+    target = min(max(sum(file.size for file in files) // _PIECES, _SMALLEST), _LARGEST)  # bytes of a piece
     by_tail = bool(valid_fraction) and _end_validates(files)
     pieces: list[Piece] = []
     waiting: list[Part] = []
@@ -69,15 +62,13 @@ def cut_pieces(files: Sequence[InputFile], valid_fraction: float) -> list[Piece]
 
     for file in files:
         for part in _parts(file, target, valid_fraction if by_tail else 0.0):
-            if part.size >= target // 2:
+            large = part.size >= target // 2  # a piece of its own
+            if not large:
+                waiting.append(part)
+                weight += part.size
+            if large or weight >= target:
                 close(waiting)
-                close([part])
-                waiting, weight = [], 0
-                continue
-            waiting.append(part)
-            weight += part.size
-            if weight >= target:
-                close(waiting)
+                close([part] if large else [])
                 waiting, weight = [], 0
     close(waiting)
     return pieces
@@ -125,14 +116,11 @@ def _ranges(file: InputFile, start: int, stop: int, target: int, split: str | No
     if stop <= start:
         return []
     count = max(1, round((stop - start) / target))
-    bounds = [start + (stop - start) * number // count for number in range(count + 1)]
-    return [
-        Part(file, first, last, last - first, first == start, last == stop, split) for first, last in pairwise(bounds)
-    ]
+    bounds = pairwise(start + (stop - start) * number // count for number in range(count + 1))
+    return [Part(file, first, last, last - first, first == start, last == stop, split) for first, last in bounds]
 
 
 def _character_start(file: InputFile, byte: int) -> int:
-    """The nearest byte at or before `byte` where a UTF-8 character starts."""
     with open(file.path, "rb") as stream:
         stream.seek(max(byte - 3, 0))
         window = stream.read(byte - max(byte - 3, 0) + 1)
@@ -149,14 +137,9 @@ def _row_groups(file: InputFile, target: int) -> list[Part]:
     try:
         meta = pyarrow.parquet.ParquetFile(file.path).metadata
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(
-            f"not a readable parquet file: {str(error).splitlines()[0]}", file.path, "write it again"
-        ) from None
+        how = "write it again"
+        raise UserError(f"not a readable parquet file: {str(error).splitlines()[0]}", file.path, how) from None
     groups = meta.num_row_groups
-    step = max(1, round(target * groups / file.size))
-    weight = file.size // max(groups, 1)
-    starts = range(0, groups, step)
-    return [
-        Part(file, start, min(start + step, groups), weight * min(step, groups - start), split=file.split)
-        for start in starts
-    ]
+    step, weight = max(1, round(target * groups / file.size)), file.size // max(groups, 1)
+    spans = [(start, min(start + step, groups)) for start in range(0, groups, step)]
+    return [Part(file, start, stop, weight * (stop - start), split=file.split) for start, stop in spans]

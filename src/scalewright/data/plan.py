@@ -25,6 +25,7 @@ from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError
 
 PLAN_VERSION = 1
+_WAIT = "wait for it, or choose another --out"
 _CHOICES = "use another --out, or --overwrite to delete what is there"
 
 
@@ -65,11 +66,8 @@ def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
         return
     others = [name for name in (*SPLITS, METADATA, "tokenizer.json") if (out / name).exists()]
     if others:
-        raise UserError(
-            f"the folder already holds {others[0]}, and no plan of an earlier `prepare`",
-            str(out),
-            f"choose another --out, or delete {others[0]}",
-        )
+        how = f"choose another --out, or delete {others[0]}"
+        raise UserError(f"the folder already holds {others[0]}, and no plan of an earlier `prepare`", str(out), how)
     path.parent.mkdir(parents=True, exist_ok=True)
     commit_json(path, plan)
 
@@ -105,8 +103,7 @@ def held(out: Path) -> Iterator[None]:
     try:
         handle = lock_folder(out)
     except BlockingIOError:
-        advice = "wait for it, or choose another --out"
-        raise UserError("another prepare is at work there", str(out), advice) from None
+        raise UserError("another prepare is at work there", str(out), _WAIT) from None
     try:
         yield
     finally:
@@ -121,13 +118,11 @@ def at_work(out: Path) -> Iterator[None]:
     try:
         mark = read_json(path)
         if psutil.Process(mark["process"]).create_time() == mark["started"]:
-            advice = "wait for it, or choose another --out"
-            raise UserError(f"another prepare, process {mark['process']}, is at work there", str(out), advice)
-    except (OSError, KeyError, TypeError, psutil.Error):
+            raise UserError(f"another prepare, process {mark['process']}, is at work there", str(out), _WAIT)
+    except UserError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, psutil.Error):
         pass
-    except ValueError as error:
-        if isinstance(error, UserError):
-            raise
     commit_json(path, {"process": os.getpid(), "started": psutil.Process().create_time()})
     try:
         yield
@@ -146,11 +141,8 @@ def _compare(path: Path, plan: Mapping[str, Any]) -> None:
         value = plan["options"].get(key)
         if options.get(key) != value:
             flag = "--tokenizer (its content)" if key == "tokenizer_sha256" else "--" + key.replace("_", "-")
-            raise UserError(
-                f"begun with {_given(flag, options.get(key))}, now with {_given(flag, value)}",
-                out,
-                f"give the same, {_CHOICES}",
-            )
+            how = f"give the same, {_CHOICES}"
+            raise UserError(f"begun with {_given(flag, options.get(key))}, now with {_given(flag, value)}", out, how)
     now = plan["files"]
     for name in [*now, *files]:
         if files.get(name) != now.get(name):

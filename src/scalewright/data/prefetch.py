@@ -11,6 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from scalewright.data.batch import Batch
 from scalewright.data.dataset import Dataset
@@ -50,11 +51,9 @@ class Prefetcher:
     def close(self) -> None:
         """Stops the thread and drops its batches; safe to call twice."""
         self._stop.set()
-        while True:
-            try:
+        with suppress(queue.Empty):
+            while True:
                 self._queue.get_nowait()
-            except queue.Empty:
-                break
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -69,9 +68,7 @@ class Prefetcher:
 
     def _put(self, item: Batch | BaseException | None) -> bool:
         while not self._stop.is_set():
-            try:
+            with suppress(queue.Full):
                 self._queue.put(item, timeout=_WAKE_S)
                 return True
-            except queue.Full:
-                continue
         return False

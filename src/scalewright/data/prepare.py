@@ -8,14 +8,12 @@ Everything that decides the result (files, options, tokenizer) is in OUT/pieces/
 piece is done. A rerun compares it, checks the finished pieces' checksums, and does only the others; it never
 mixes two plans. The result has the same bytes for any number of workers and any number of interruptions.
 
-Texts that are there without a network: `shakespeare`, `wikitext-2`, `python-stdlib`.
+Texts that are there without a network; the first two lie in bundled/, each with its source and license:
 
     shakespeare     1.1 MB of plays, public domain; the last tenth validates
     wikitext-2      2.4 MB of Wikipedia articles, CC BY-SA 3.0 (Merity et al. 2016);
                     its validation split trains, its test split validates
     python-stdlib   the source of this machine's own Python (some 12 MB); a tenth of the files validates
-
-The first two lie in bundled/, each with its source and license.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import platform
 import sysconfig
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -67,39 +65,28 @@ class Summary:
     input_bytes: int
     seconds: float
     mb_per_s: float  # 10^6 bytes of input a second, of the pieces done in this run, tokenizing only
-    statistics: dict[str, Any] | None = None  # by split, with --stats
+    statistics: dict[str, dict[str, object]] | None = None  # by split, with --stats
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """The same as plain data, for JSON."""
         return asdict(self)
 
 
 def prepare(
-    inputs: Sequence[str | Path] | str | Path,
-    out: str | Path,
-    *,
-    vocab_size: int | None = None,
-    tokenizer: str | Path | None = None,
-    valid_fraction: float | None = None,
-    text_key: str = "text",
-    eod: str | None = None,
-    bos: str = "auto",
-    special_tokens: Sequence[str] | str | Path | None = None,
-    workers: int | None = None,
-    stats: bool = False,
-    overwrite: bool = False,
-    skip_bad: bool = False,
+    inputs: Sequence[str | Path] | str | Path, out: str | Path, *, vocab_size: int | None = None,
+    tokenizer: str | Path | None = None, valid_fraction: float | None = None, text_key: str = "text",
+    eod: str | None = None, bos: str = "auto", special_tokens: Sequence[str] | str | Path | None = None,
+    workers: int | None = None, stats: bool = False, overwrite: bool = False, skip_bad: bool = False,
     progress: Literal["auto"] | Callable[[str, int, int], None] | None = "auto",
-) -> Summary:
+) -> Summary:  # fmt: skip
     """Text files, JSON lines, parquet, folders or named corpora as token shards in `out`.
 
-    With neither `vocab_size` nor `tokenizer`, a byte-level BPE of a size that fits the text is learnt.
-    `bos`: documents begin as the tokenizer begins a text (auto), or always or never with its token for that.
-    `special_tokens` (a list, or a file with one a line) join the tokenizer, and are read as such in texts.
-    `valid_fraction` (default 0.1) of the documents validate; of few plain texts, the end of each does.
-    `workers` None takes every core. `skip_bad` leaves out lines of JSON that hold no text, and lists them;
-    without it the first one is an error. `progress(stage, done, total)` is called with bytes; "auto"
-    draws a bar on a terminal and is quiet elsewhere.
+    With neither `vocab_size` nor `tokenizer`, a byte-level BPE of a size that fits the text is learnt. `bos`: documents
+    begin as the tokenizer begins a text (auto), or always or never with its token for that. `special_tokens` (a list,
+    or a file with one a line) join the tokenizer, and are read as such in texts. `valid_fraction` (default 0.1) of the
+    documents validate; of few plain texts, the end of each does. `workers` None takes every core. `skip_bad` leaves out
+    lines of JSON that hold no text, and lists them; without it the first one is an error.
+    `progress(stage, done, total)` is called with bytes; "auto" draws a bar on a terminal and is quiet elsewhere.
 
     Raises UserError for a mistake in the inputs, RunError for a full disk or a dead worker; the same call
     then goes on from there.
@@ -133,8 +120,6 @@ def prepare(
 
 @dataclass
 class _Work:
-    """One run over one plan."""
-
     out: Path
     files: list[InputFile]
     options: Options
@@ -161,25 +146,12 @@ class _Work:
         repaired = {reason: notes.pop(reason) for reason in REPAIRED.values() if reason in notes}
         self._commit(words, encoding, splits, {"left_out": dict(notes), "mended": repaired})
         return Summary(
-            out=str(self.out),
-            vocab_size=words.vocab_size,
-            eod=words.eod,
-            bos=words.bos,
-            ends=words.ends,
-            tokenizer_trained=words.trained,
-            tokenizer_sha256=words.sha256,
-            dtype=encoding.dtype,
-            splits=splits,
-            left_out=dict(notes),
-            bad_lines=bad,
-            mended=repaired,
-            pieces=len(pieces),
-            pieces_kept=kept,
-            input_bytes=sum(piece.size for piece in pieces),
-            seconds=time.monotonic() - began,
-            mb_per_s=size / took / 1e6 if todo and took > 0 else 0.0,
-            statistics=statistics,
-        )
+            out=str(self.out), vocab_size=words.vocab_size, eod=words.eod, bos=words.bos, ends=words.ends,
+            tokenizer_trained=words.trained, tokenizer_sha256=words.sha256, dtype=encoding.dtype, splits=splits,
+            left_out=dict(notes), bad_lines=bad, mended=repaired, pieces=len(pieces), pieces_kept=kept,
+            input_bytes=sum(piece.size for piece in pieces), seconds=time.monotonic() - began,
+            mb_per_s=size / took / 1e6 if todo and took > 0 else 0.0, statistics=statistics,
+        )  # fmt: skip
 
     def _encoding(self, words: Words) -> Encoding:
         starts = {"bos": words.bos} if words.bos else {}  # pieces of before it was recorded have none
@@ -188,7 +160,6 @@ class _Work:
         return Encoding(str(self.out), str(words.path), words.eod, dtype, self.options, key, words.bos)
 
     def _finished(self, encoding: Encoding, pieces: list[Piece]) -> dict[int, dict[str, Any]]:
-        """The records of pieces that an earlier run finished, by number."""
         for split in SPLITS:
             (self.out / split).mkdir(exist_ok=True)
         self.shown.start("verify", sum(piece.size for piece in pieces))
@@ -199,22 +170,14 @@ class _Work:
                 self.shown.advance(piece.size)
         return records
 
-    def _commit(self, words: Words, encoding: Encoding, splits: dict[str, object], notes: dict[str, object]) -> None:
+    def _commit(self, words: Words, encoding: Encoding, splits: Mapping[str, object], notes: dict[str, object]) -> None:
         """Writes the metadata last; nothing of this very run (time, workers): equal work, equal bytes."""
         data = {
-            "format": FORMAT,
-            "version": VERSION,
-            "vocab_size": words.vocab_size,
-            "eod": words.eod,
-            "bos": list(words.bos),
-            "special_tokens": words.special,
-            "dtype": encoding.dtype,
-            "tokenizer_sha256": words.sha256,
-            "options": self.options.plain(),
-            "inputs": len(self.files),
-            "splits": splits,
-            **notes,
-        }
+            "format": FORMAT, "version": VERSION, "vocab_size": words.vocab_size, "eod": words.eod,
+            "bos": list(words.bos), "special_tokens": words.special, "dtype": encoding.dtype,
+            "tokenizer_sha256": words.sha256, "options": self.options.plain(), "inputs": len(self.files),
+            "splits": splits, **notes,
+        }  # fmt: skip
         commit_json(self.out / METADATA, data)
 
 
@@ -228,15 +191,9 @@ def _check_inputs(inputs: Sequence[str | Path], out: str | Path, workers: int | 
 
 
 def _options(
-    vocab_size: int | None,
-    tokenizer: str | Path | None,
-    valid_fraction: float | None,
-    text_key: str,
-    eod: str | None,
-    skip_bad: bool,
-    bos: str,
-    special: list[str] | None,
-) -> Options:
+    vocab_size: int | None, tokenizer: str | Path | None, valid_fraction: float | None, text_key: str, eod: str | None,
+    skip_bad: bool, bos: str, special: list[str] | None,
+) -> Options:  # fmt: skip
     """The options that decide the result; raises UserError for impossible ones, before anything is read."""
     if vocab_size is not None and tokenizer is not None:
         raise UserError("--vocab-size and --tokenizer are both given", "prepare", "keep one of them")
@@ -259,8 +216,7 @@ def _all_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[Inpu
     """The files of every input: a path that exists wins over a name. Raises UserError when there are none."""
     files: list[InputFile] = []
     for path in inputs:
-        name = str(path)
-        exists = Path(name).expanduser().exists()
+        name, exists = str(path), Path(path).expanduser().exists()
         if name in CORPORA and not exists:
             files += corpus(name, skipped)
         elif not exists and "/" not in name and (near := nearest(name, CORPORA)):
@@ -291,14 +247,10 @@ def corpus(name: str, skipped: Counter[str]) -> list[InputFile]:
     if name == "python-stdlib":
         return _standard_library(skipped)
     try:
-        return [
-            describe(FOLDER / name / file, f"{name}/{file}", "bundled", kind, split)
-            for file, kind, split in BUNDLED[name]
-        ]
+        return [describe(FOLDER / name / file, f"{name}/{file}", "bundled", *how) for file, *how in BUNDLED[name]]
     except FileNotFoundError as error:
-        raise UserError(
-            f"the bundled text {name} is missing", str(error.filename), "install scalewright again"
-        ) from None
+        how = "install scalewright again"
+        raise UserError(f"the bundled text {name} is missing", str(error.filename), how) from None
 
 
 def _standard_library(skipped: Counter[str]) -> list[InputFile]:

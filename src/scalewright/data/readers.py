@@ -77,29 +77,23 @@ def _unfinished(folder: Path) -> bool:
 
 def _nothing_there(path: Path) -> UserError:
     if not path.exists():
-        return UserError(
-            "no such file or folder of tokens", str(path), "make it with `scalewright prepare INPUT --out DIR`"
-        )
+        how = "make it with `scalewright prepare INPUT --out DIR`"
+        return UserError("no such file or folder of tokens", str(path), how)
     if _unfinished(path) or _unfinished(path.parent):
         advice = "run the same `scalewright prepare` again: it does only what is missing"
         return UserError("the tokens are not finished", str(path), advice)
     if path.suffix == ".bin" or (path.is_dir() and any(path.glob("*.bin"))):
-        return UserError(
-            "bare numbers without an index", str(path), "name their type, such as format: uint16 beside path"
-        )
+        how = "name their type, such as format: uint16 beside path"
+        return UserError("bare numbers without an index", str(path), how)
     if path.is_file():
         return UserError("not a token file", str(path), "make tokens of it with `scalewright prepare INPUT --out DIR`")
     return UserError("no tokens in this folder", str(path), "make some with `scalewright prepare INPUT --out DIR`")
 
 
 def _files(path: Path, suffix: str) -> list[Path]:
-    """The file itself, or the folder's files with this suffix, by name."""
     if path.is_dir():
         return sorted(path.glob(f"*{suffix}"))
     return [path] if path.suffix == suffix and path.is_file() else []
-
-
-# -- streams: .npy arrays and bare numbers ------------------------------------------------------------
 
 
 def _streams(paths: list[Path], format: str, eod: int | None) -> TokenStore:
@@ -117,7 +111,6 @@ def _streams(paths: list[Path], format: str, eod: int | None) -> TokenStore:
 
 
 def _store(parts: Sequence[tuple[TokenFile, NDArray[np.int64]]], eod: int | None) -> TokenStore:
-    """Files with the ends of their documents, as one store."""
     starts = np.cumsum([0, *(file.count for file, _ in parts)])
     ends = [start + ends for start, (_, ends) in zip(starts, parts, strict=False)]
     return TokenStore(tuple(file for file, _ in parts), np.concatenate([np.zeros(1, np.int64), *ends]), eod)
@@ -127,9 +120,8 @@ def _raw_file(path: Path, format: str) -> TokenFile:
     dtype = np.dtype(format).newbyteorder("<")
     size = path.stat().st_size
     if size % dtype.itemsize:
-        raise UserError(
-            f"{size:,} bytes are not a whole number of {format}", str(path), "check format: it may be another"
-        )
+        how = "check format: it may be another"
+        raise UserError(f"{size:,} bytes are not a whole number of {format}", str(path), how)
     return TokenFile(path, dtype, size // dtype.itemsize)
 
 
@@ -146,9 +138,8 @@ def _npy_file(path: Path) -> tuple[TokenFile, int]:
         or not array.flags.c_contiguous
     ):
         shape = f"{array.dtype} of {array.ndim} dimensions" if isinstance(array, np.ndarray) else "an archive"
-        raise UserError(
-            f"token ids are whole numbers in one or two dimensions, not {shape}", str(path), "save such an array"
-        )
+        how = "save such an array"
+        raise UserError(f"token ids are whole numbers in one or two dimensions, not {shape}", str(path), how)
     row = array.shape[1] if array.ndim == 2 else 0
     return TokenFile(path, array.dtype, array.size, int(array.offset)), row
 
@@ -166,9 +157,6 @@ def _document_ends(tokens: NDArray[np.integer], eod: int | None) -> NDArray[np.i
     return np.concatenate(ends)
 
 
-# -- Megatron-LM --------------------------------------------------------------------------------------
-
-
 def _megatron_pairs(path: Path) -> list[Path]:
     """The prefixes (paths without suffix) of .bin/.idx pairs: of a prefix, of either file, or in a folder."""
     if path.is_dir():
@@ -182,21 +170,16 @@ def _with(prefix: Path, suffix: str) -> Path:
 
 
 def _megatron_pair(tokens: Path, index: Path) -> tuple[TokenFile, NDArray[np.int64]]:
-    """A pair's numbers, and one past the last token of each document that isn't empty.
-
-    magic "MMIDIDX\\0\\0" · uint64 version · uint8 dtype code · uint64 sequences S · uint64 documents D
-    int32[S] tokens in a sequence · int64[S] its first byte in .bin · int64[D] first sequence of a document
-    """
+    """A pair's numbers, and one past the last token of each document that isn't empty. magic "MMIDIDX\\0\\0" · uint64
+    version · uint8 dtype code · uint64 sequences S · uint64 documents D int32[S] tokens in a sequence · int64[S] its
+    first byte in .bin · int64[D] first sequence of a document"""
     raw = index.read_bytes() if index.stat().st_size < 1 << 20 else np.memmap(index, np.uint8, "r")
     if bytes(raw[:9]) != _MAGIC or len(raw) < 34:
         raise UserError("not a Megatron index file", str(index), "it should start with MMIDIDX")
     version, code, sequences, documents = struct.unpack("<QBQQ", bytes(raw[9:34]))
     if version != 1 or code not in _DTYPES or "f" in _DTYPES[code]:
-        raise UserError(
-            f"a Megatron index of version {version}, dtype code {code}",
-            str(index),
-            "only version 1 with whole numbers is read",
-        )
+        how = "only version 1 with whole numbers is read"
+        raise UserError(f"a Megatron index of version {version}, dtype code {code}", str(index), how)
     if len(raw) < 34 + 12 * sequences + 8 * documents:
         raise UserError(f"the index is cut off: {len(raw):,} bytes", str(index), "copy it again")
     sizes = np.frombuffer(raw, "<i4", sequences, 34)

@@ -86,14 +86,8 @@ class SequentialRows:
                 self._row()
             rows.append(self._row())
         inputs, targets, positions, documents = (np.stack(column) for column in zip(*rows, strict=True))
-        masks = self.document_mask and self.packing
-        return Batch(
-            inputs,
-            targets,
-            positions,
-            documents.astype(np.int32) if masks else None,
-            np.asarray(indices, dtype=np.int64),
-        )
+        masks = documents.astype(np.int32) if self.document_mask and self.packing else None
+        return Batch(inputs, targets, positions, masks, np.asarray(indices, dtype=np.int64))
 
     def _row(self) -> tuple[Int64, ...]:
         """The next row's inputs, targets, positions and documents, [seq_len] each."""

@@ -1,8 +1,7 @@
 """The tokenizer of a `prepare`: copied in, or trained on an even sample of the training text, once.
 
-The sample takes each piece's beginning, the same share of each, so it is bounded for any input and the same
-in every run. Validation text is never in it. A tokenizer that an earlier run committed is taken when its
-checksum is right.
+The sample takes each piece's beginning, the same share of each, so it is bounded for any input and the same in every
+run. Validation text is never in it. A tokenizer that an earlier run committed is taken when its checksum is right.
 """
 
 from __future__ import annotations
@@ -81,7 +80,6 @@ def _given(source: Path, out: Path, special: list[str] | None) -> bytes:
 
 
 def _as_noted(path: Path, note: Path) -> bool:
-    """Whether the tokenizer is the one that an earlier run committed."""
     try:
         return bool(read_json(note)["sha256"] == checksum(path))
     except (OSError, ValueError, KeyError, TypeError):

@@ -18,20 +18,19 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from scalewright.data.check import AT_OPENING, check_files, check_sample
-from scalewright.data.metadata import AGAIN, BLOCK, METADATA, SPLITS, Listed, SplitMetadata, is_prepared, read_split
+from scalewright.data.metadata import AGAIN, BLOCK, METADATA, Listed, SplitMetadata, is_prepared, read_split
 from scalewright.data.tokens import TokenFile, TokenStore, Vocabulary
 from scalewright.spec.common.untrusted import inside, open_regular
 from scalewright.spec.errors import RunError, UserError
 
 _NOT_THERE = {
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
-    errno.ELOOP,
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP,
 }  # fmt: skip
 
 
@@ -107,7 +106,7 @@ def open_shards(folder: Path) -> TokenStore:
     data = read_split(folder)
     *files, index = split_files(folder, data)
     tokenizer = _tokenizer(folder, data)
-    own = own_vocabulary(data)
+    own = Vocabulary(data.vocab_size, "vocab_size in metadata.json", AGAIN)
     small = sum(shard.bytes for shard in data.shards) <= AT_OPENING
     for _ in check_files(files, index, own) if small else check_sample([*files, index], own):
         pass
@@ -115,23 +114,10 @@ def open_shards(folder: Path) -> TokenStore:
     if offsets[0] != 0 or offsets[-1] != data.tokens:
         raise UserError("the file is damaged: it doesn't end where the tokens end", str(index.path), AGAIN)
     return TokenStore(
-        files=tuple(files),
-        offsets=offsets,
-        eod=data.eod,
-        bos=None if data.bos is None else tuple(data.bos),
-        vocab_size=data.vocab_size,
-        tokenizer_path=tokenizer,
-        tokenizer_checksum=data.tokenizer_sha256,
-        text_bytes=data.text_bytes,
-        index=index,
-        vocabulary=own,
-        checked=small,
-    )
-
-
-def own_vocabulary(data: SplitMetadata) -> Vocabulary:
-    """The ids that a split's tokens may have by their metadata."""
-    return Vocabulary(data.vocab_size, "vocab_size in metadata.json", AGAIN)
+        files=tuple(files), offsets=offsets, eod=data.eod, bos=None if data.bos is None else tuple(data.bos),
+        vocab_size=data.vocab_size, tokenizer_path=tokenizer, tokenizer_checksum=data.tokenizer_sha256,
+        text_bytes=data.text_bytes, index=index, vocabulary=own, checked=small,
+    )  # fmt: skip
 
 
 def split_files(folder: Path, data: SplitMetadata) -> Iterator[TokenFile]:
@@ -151,10 +137,8 @@ def split_files(folder: Path, data: SplitMetadata) -> Iterator[TokenFile]:
 
 
 def _tokenizer(folder: Path, data: SplitMetadata) -> Path | None:
-    """The tokenizer beside a split; raises UserError for another than the one that made its tokens.
-
-    A split that was copied alone, without the folder's metadata, needs none.
-    """
+    """The tokenizer beside a split; raises UserError for another than the one that made its tokens. A split that was
+    copied alone, without the folder's metadata, needs none."""
     path = folder.parent / "tokenizer.json"
     if not path.is_file():
         if os.path.lexists(path) or is_prepared(folder.parent):
@@ -163,25 +147,3 @@ def _tokenizer(folder: Path, data: SplitMetadata) -> Path | None:
     if checksum(path) != data.tokenizer_sha256:
         raise UserError("the tokenizer is not the one that made these tokens", str(path), AGAIN)
     return path
-
-
-def verify(folder: str | Path, progress: Callable[[int], None] | None = None) -> dict[str, object]:
-    """Reads every byte of a prepared folder (or of one split) and compares checksums; returns {files, bytes}.
-
-    Raises UserError that names the first damaged file and its remedy.
-    """
-    root = Path(folder)
-    splits = [root] if is_shards(root) else [root / name for name in SPLITS if (root / name / METADATA).is_file()]
-    if not splits:
-        raise UserError("no prepared tokens there", str(root), "make some with `scalewright prepare INPUT --out DIR`")
-    count = total = 0
-    for split in splits:
-        data = read_split(split)
-        *files, index = split_files(split, data)
-        for size in check_files(files, index, own_vocabulary(data)):
-            total += size
-            if progress:
-                progress(size)
-        _tokenizer(split, data)
-        count += len(files) + 1
-    return {"files": count, "bytes": total}

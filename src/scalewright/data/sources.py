@@ -3,13 +3,11 @@
     Indexed     data[i]: every epoch in another order (train), which is a pure function of seed and epoch
     Streamed    for item in data: as it comes; an epoch opens it again (and calls its `set_epoch(n)`)
 
-Both can be opened at a place: an indexed one at once, a stream from an earlier state of its own (the
-`state_dict` of Hugging Face's), or by reading over the items up to there.
+Both can be opened at a place: an indexed one at once, a stream from an earlier state of its own (the `state_dict` of
+Hugging Face's), or by reading over the items up to there.
 
-The order of samples: permutations of any size that are computed, not stored.
-
-A shuffle of 10^8 samples would need a table of 800 MB; instead, a Feistel network turns an index into
-another by a few multiplications. It is a bijection on 2^b numbers for any key:
+Orders are permutations that are computed, not stored: a table for 10^8 samples would take 800 MB. A Feistel network
+turns an index into another by a few multiplications. It is a bijection on 2^b numbers for any key:
 
     left, right  ──round──►  right, left XOR hash(right, key)          (Luby & Rackoff 1988)
 
@@ -106,8 +104,7 @@ def _has_buffer(data: Any) -> bool:
     """Whether a Hugging Face stream shuffles in a buffer, at any depth of its inner streams."""
     pending = [getattr(data, "_ex_iterable", None)]
     while pending:
-        part = pending.pop()
-        if part is None:
+        if (part := pending.pop()) is None:
             continue
         if "Shuffled" in type(part).__name__:
             return True

@@ -64,11 +64,8 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
     except UserError:
         raise
     except Exception as error:  # the library raises bare Exception
-        raise UserError(
-            f"not a readable tokenizer: {str(error).splitlines()[0]}",
-            str(file),
-            "give a tokenizer.json of `tokenizers`",
-        ) from None
+        how = "give a tokenizer.json of `tokenizers`"
+        raise UserError(f"not a readable tokenizer: {str(error).splitlines()[0]}", str(file), how) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # special tokens written in a text are text
@@ -106,15 +103,12 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
 
 def end_of_document(tokenizer: Tokenizer, path: Path, name: str | None = None) -> int:
     """The id that ends a document: `name`'s, tokenizer_config.json's, or a usual one's; raises UserError."""
-    if name is not None:
-        token_id = tokenizer.token_to_id(name)
-        if token_id is None:
-            raise UserError(f"the tokenizer has no token '{name}'", str(path), "name one that it has")
+    names = [name] if name is not None else [token_name(_config(path), "eos_token") or "", *END_NAMES]
+    token_id = next((number for known in names if (number := tokenizer.token_to_id(known)) is not None), None)
+    if token_id is not None:
         return int(token_id)
-    for candidate in (token_name(_config(path), "eos_token"), *END_NAMES):
-        token_id = tokenizer.token_to_id(candidate or "")
-        if token_id is not None:
-            return int(token_id)
+    if name is not None:
+        raise UserError(f"the tokenizer has no token '{name}'", str(path), "name one that it has")
     raise UserError("the tokenizer has no token that ends a document", str(path), "name it with --eod TOKEN")
 
 
@@ -136,5 +130,4 @@ def start_of_document(tokenizer: Tokenizer, path: Path, choice: str | None = Non
 
 
 def _config(path: Path) -> dict[str, object]:
-    """The content of the tokenizer_config.json beside a tokenizer.json, or in the tokenizer's folder."""
     return json_object((path if path.is_dir() else path.parent) / CONFIG)

@@ -43,9 +43,8 @@ class TokenFile:
         except FileNotFoundError:
             raise UserError("a token file is missing", str(self.path), "run `scalewright prepare` again") from None
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"cannot map a token file: {error}", str(self.path), "run `scalewright prepare` again"
-            ) from None
+            how = "run `scalewright prepare` again"
+            raise UserError(f"cannot map a token file: {error}", str(self.path), how) from None
         return mapped.view(np.ndarray)
 
 
@@ -63,11 +62,8 @@ class Vocabulary:
             return
         index = int(np.argmax((tokens >= self.size) | (tokens < 0)))
         file, number = place(index)
-        raise UserError(
-            f"the data has token {tokens[index]}, but {self.name} is {self.size}",
-            f"{file.path}, byte {file.start + number * file.dtype.itemsize}",
-            self.fix,
-        )
+        what = f"the data has token {tokens[index]}, but {self.name} is {self.size}"
+        raise UserError(what, f"{file.path}, byte {file.start + number * file.dtype.itemsize}", self.fix)
 
 
 @dataclass
@@ -122,13 +118,11 @@ class TokenStore:
         return out
 
     def _place(self, token: np.int64) -> tuple[TokenFile, int]:
-        """The file of a token by its number in the store, and its number in that file."""
         which = int(np.searchsorted(self._starts, token, side="right")) - 1
         return self.files[which], int(token - self._starts[which])
 
     def _file(self, number: int) -> NDArray[np.integer]:
-        mapped = self._mapped.get(number)
-        if mapped is None:
+        if (mapped := self._mapped.get(number)) is None:
             mapped = self._mapped[number] = self.files[number].map()
             if len(self._mapped) > _OPEN_FILES:
                 self._mapped.popitem(last=False)

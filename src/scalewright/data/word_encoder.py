@@ -2,11 +2,10 @@
 
     text  ──pattern──►  "The", " lob", "ster", ...  ──table──►  word numbers  ──gather──►  token ids
 
-Byte-pair merges never cross a word, so a word always has the same tokens, and most words of a text were seen
-before. The library's work for each word (hash it, keep its offsets, make objects) is left out. This holds
-for GPT-2's pattern on byte-level BPE, which our own tokenizers use, and for characters whose class never
-changes between versions of Unicode; other tokenizers, and words around other characters, go
-through the library.
+Byte-pair merges never cross a word, so a word always has the same tokens, and most words of a text were seen before.
+The library's work for each word (hash it, keep its offsets, make objects) is left out. This holds for GPT-2's pattern
+on byte-level BPE, which our own tokenizers use, and for characters whose class never changes between versions of
+Unicode; other tokenizers, and words around other characters, go through the library.
 """
 
 from __future__ import annotations
@@ -35,18 +34,9 @@ _WORD_BYTES = 160  # of the table for a word, besides its characters
 # Blocks whose characters are all assigned, and of the same class, since Unicode 6: Latin, Greek letters,
 # Cyrillic, punctuation, currency, arrows and mathematics, kana, the common Han characters.
 _KNOWN = (
-    (0x0000, 0x0236),
-    (0x03B1, 0x03C9),
-    (0x0400, 0x0481),
-    (0x2000, 0x2027),
-    (0x202F, 0x205E),
-    (0x20A0, 0x20AC),
-    (0x2190, 0x22FF),
-    (0x3001, 0x3011),
-    (0x3041, 0x3096),
-    (0x30A1, 0x30FA),
-    (0x4E00, 0x9FA5),
-)
+    (0x0000, 0x0236), (0x03B1, 0x03C9), (0x0400, 0x0481), (0x2000, 0x2027), (0x202F, 0x205E), (0x20A0, 0x20AC),
+    (0x2190, 0x22FF), (0x3001, 0x3011), (0x3041, 0x3096), (0x30A1, 0x30FA), (0x4E00, 0x9FA5),
+)  # fmt: skip
 _SPACES = "\t\n\v\f\r \x85\xa0\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
@@ -89,8 +79,7 @@ class WordEncoder:
     def _begin(self) -> None:
         self._numbers = _Numbers()
         self._ids = np.empty(1 << 16, np.int32)  # the tokens of all words, end to end
-        self._starts = np.empty(1 << 14, np.int64)
-        self._lengths = np.empty(1 << 14, np.int64)
+        self._starts, self._lengths = np.empty(1 << 14, np.int64), np.empty(1 << 14, np.int64)
         self._learnt = self._used = self._size = 0
 
     def _look_up(self, texts: list[str]) -> list[Int32]:
@@ -108,7 +97,6 @@ class WordEncoder:
         return np.split(ids, ends[:-1])
 
     def _learn(self, words: list[str]) -> None:
-        """Adds the tokens of words that have their numbers, but were never seen before."""
         encodings = self.tokenizer.encode_batch_fast(words, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -198,7 +186,6 @@ def _pattern() -> re.Pattern[str]:
 
 @lru_cache(maxsize=1)
 def _strange() -> re.Pattern[str]:
-    """Finds a character outside the known blocks."""
     blocks = "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in _KNOWN)
     return re.compile(f"[^{blocks}]")
 

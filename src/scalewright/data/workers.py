@@ -38,9 +38,7 @@ _state: dict[str, Any] = {}
 
 def usable_cores() -> int:
     """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def do_pieces(
@@ -52,11 +50,15 @@ def do_pieces(
     """
     count = min(workers or usable_cores(), len(pieces))
     if count <= 1 or (workers is None and sum(piece.size for piece in pieces) < _SMALL):
-        encoder = WordEncoder(read_tokenizer(encoding.tokenizer), encoding.options.special_tokens or ())
+        encoder = _encoder_of(encoding)
         for piece in pieces:
             yield PieceWork(encoding, encoder, advance).run(piece)
         return
     yield from _in_processes(encoding, pieces, count, advance)
+
+
+def _encoder_of(encoding: Encoding) -> WordEncoder:
+    return WordEncoder(read_tokenizer(encoding.tokenizer), encoding.options.special_tokens or ())
 
 
 def _in_processes(
@@ -78,10 +80,8 @@ def _in_processes(
                 yield future.result()
             running |= {pool.submit(_work, piece) for piece in islice(todo, len(done))}
     except BrokenProcessPool:
-        raise RunError(
-            "a worker process died (out of memory?): the finished pieces are kept; "
-            "run the same command again, with fewer --workers"
-        ) from None
+        how = "run the same command again, with fewer --workers"
+        raise RunError(f"a worker process died (out of memory?): the finished pieces are kept; {how}") from None
     except BaseException:
         for process in list((pool._processes or {}).values()):
             process.terminate()
@@ -91,17 +91,11 @@ def _in_processes(
 
 
 def _start(encoding: Encoding, read: Any) -> None:
-    """Prepares a worker process."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker: the library has no other switch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
+    if (parent := multiprocessing.parent_process()) is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    _state.update(
-        encoding=encoding,
-        read=read,
-        encoder=WordEncoder(read_tokenizer(encoding.tokenizer), encoding.options.special_tokens or ()),
-    )
+    _state.update(encoding=encoding, read=read, encoder=_encoder_of(encoding))
 
 
 def _end_with(sentinel: int) -> None:
@@ -154,18 +148,13 @@ def progress_of(progress: Literal["auto"] | Callable[[str, int, int], None] | No
 @contextmanager
 def _bar() -> Iterator[Callable[[str, int, int], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
 
-    columns = (
-        TextColumn("{task.description:<25}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
+    text, size, rate = TextColumn("{task.description:<25}"), DownloadColumn(), TransferSpeedColumn()
+    columns = (text, BarColumn(), size, rate, TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
+        tasks: dict[str, TaskID] = {}
 
         def draw(stage: str, done: int, total: int) -> None:
             if total and stage not in tasks:

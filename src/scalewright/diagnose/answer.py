@@ -82,15 +82,12 @@ def answer(ranks: Ranks) -> dict[str, object]:
 def _rank(rank: Rank) -> dict[str, object]:
     window, parts = max(rank.breakdown.window, 1), phases(rank)
     return {
-        "rank": rank.trace.rank,
-        "file": rank.trace.path.name,
-        "window_s": rank.breakdown.window / 1e9,
-        "breakdown_pct": rank.breakdown.percent(),
-        "overlap_pct": rank.breakdown.overlap_pct,
+        "rank": rank.trace.rank, "file": rank.trace.path.name, "window_s": rank.breakdown.window / 1e9,
+        "breakdown_pct": rank.breakdown.percent(), "overlap_pct": rank.breakdown.overlap_pct,
         "idle_causes_pct": {cause: 100 * part / window for cause, part in rank.idle.totals().items()},
         "data_pct_of_steps": 100 * rank.data / rank.stepped if rank.stepped else None,
         "phases_pct": {name: 100 * part / window for name, part in parts.items()} if parts else None,
-    }
+    }  # fmt: skip
 
 
 def _communication(ranks: Ranks) -> dict[str, object]:

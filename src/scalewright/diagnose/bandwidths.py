@@ -135,8 +135,9 @@ def _call(about: Sequence[Collective], seconds: float) -> _Call | None:
     kind, buffer = next(((kind, buffer) for word, kind, buffer in KINDS if word in first.name.lower()), ("", ""))
     if not kind or first.group_size < 2:
         return None
-    elements = [one.elements_in if buffer == "in" else one.elements_out for one in about]
-    sizes = [number * BYTES.get(one.dtype.lower(), 0) for number, one in zip(elements, about, strict=True)]
+    sizes = [
+        (rank.elements_in if buffer == "in" else rank.elements_out) * BYTES.get(rank.dtype.lower(), 0) for rank in about
+    ]
     return _Call(kind, sizes, seconds, first) if min(sizes) > 0 else None
 
 

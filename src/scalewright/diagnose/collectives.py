@@ -48,24 +48,14 @@ class Matched:
         return len(self.start)
 
     @property
-    def duration(self) -> np.ndarray:
-        """Of each rank's kernel."""
-        return np.asarray(self.end - self.start)
-
-    @property
     def transfer(self) -> np.ndarray:
         """Of each collective: what the last rank to come needed, int64 [collectives]."""
-        return np.asarray(self.duration.min(axis=1))
+        return np.asarray((self.end - self.start).min(axis=1))
 
     @property
     def wait(self) -> np.ndarray:
         """What each rank spent inside the kernel before the last one came."""
-        return np.asarray(self.duration - self.transfer[:, None])
-
-    @property
-    def last(self) -> np.ndarray:
-        """The column of the rank that came last, int64 [collectives]."""
-        return np.asarray(self.duration.argmin(axis=1))
+        return np.asarray(self.end - self.start - self.transfer[:, None])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A pipeline's recorded steps (`traces/pipeline-step-*.json`, parallel/timeline.py): bubble and stages' work.
+"""A pipeline's recorded steps (`traces/pipeline-step-*.json`, parallel/execute.py): bubble and stages' work.
 
     rank 0 | F0 F1 .  .  B0--- F2 B1--- .  B2---      measured
     rank 1 | .  F0 B0--- F1 B1--- F2 B2--- .  .       ideal: `simulate`, each action at its stage's median
@@ -59,26 +59,24 @@ def read(path: Path) -> PipelineStep | None:
     try:
         data = read_json(path)
         named = [data[key] for key in ("ranks", "virtual_stages", "micro_batches")]
-        if any(type(number) is not int or number < 1 for number in named) or prod(named) > sum(
-            map(len, data["actions"])
-        ):
-            return None  # it names a larger schedule than it holds actions of
+        held = sum(map(len, data["actions"]))
+        if any(type(number) is not int or number < 1 for number in named) or prod(named) > held:
+            return None  # a larger schedule than there are actions
         plan = schedule(data["schedule"], data["ranks"], data["virtual_stages"], data["micro_batches"])
         computed = [[a for a in actions if a["kind"] in COMPUTE] for actions in data["actions"]]
         whole = [sorted(a[:3] for a in plan.compute(rank)) for rank in range(plan.ranks)]
         if whole != [sorted((a["kind"], a["stage"], a["micro"]) for a in actions) for actions in computed]:
             return None
         begin = min(float(a["start_s"]) for actions in computed for a in actions)
-        ranks = (
-            tuple(
-                Span(a["kind"], a["stage"], a["micro"], float(a["start_s"]) - begin, float(a["end_s"]) - begin)
-                for a in actions
-            )
-            for actions in computed
-        )
-        return PipelineStep(plan, int(data["step"]), tuple(ranks))
+        ranks = tuple(tuple(_span(action, begin) for action in actions) for actions in computed)
+        return PipelineStep(plan, int(data["step"]), ranks)
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
+
+
+def _span(action: Mapping[str, Any], begin: float) -> Span:
+    start, end = (float(action[key]) - begin for key in ("start_s", "end_s"))
+    return Span(action["kind"], action["stage"], action["micro"], start, end)
 
 
 def idealised(step: PipelineStep) -> tuple[tuple[Span, ...], ...]:

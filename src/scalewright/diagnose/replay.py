@@ -45,7 +45,7 @@ class Change:
     host       the host's work between its calls       data      the data loader's part of it
     compute    kernels that compute                    copies    copies between memories
     transfer   collectives, without the waiting inside those that are matched over ranks
-    kinds      kernels of single kinds (traces/kinds.py), beside the factor of their role
+    kinds      kernels of single kinds (traces/trace.py), beside the factor of their role
     groups     the transfer of single process groups whose collectives are matched
     waits      whether the host waits for the GPU where it did
     proven     whether such waits count only where the kernel was launched before what it waits for ended

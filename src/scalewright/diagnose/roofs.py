@@ -76,9 +76,11 @@ def _products(rank: Rank) -> list[Product]:
     """By operator, shape and precision; with the kernels that were launched inside its calls."""
     trace = rank.trace
     products: dict[tuple[str, str], Product] = {}
-    launched = _Launched(trace)
+    launched, none = _launched(trace), (np.empty(0), np.empty(0, dtype=int))
     for row, (dims, types) in trace.shapes.items():
-        name, kernels = trace.names[trace.name[row]], launched.inside(row)
+        when, kernels = launched.get(int(trace.lane[row]), none)
+        first, last = np.searchsorted(when, [trace.start[row], trace.end[row]])
+        name, kernels = trace.names[trace.name[row]], kernels[first:last]
         work = _work(name, dims)
         precision = _precision(types, [trace.names[trace.name[kernel]] for kernel in kernels[:1]])
         if not len(kernels) or work is None or precision is None:
@@ -91,33 +93,18 @@ def _products(rank: Rank) -> list[Product]:
     return [*products.values()]
 
 
-class _Launched:
-    """Kernels by the thread and the time of their launch."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        kernels = np.flatnonzero((trace.category == KERNEL) & (trace.launches >= 0))
-        calls = trace.launches[kernels]
-        self.by_lane: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        for lane in np.unique(trace.lane[calls]):
-            some = trace.lane[calls] == lane
-            order = np.argsort(trace.start[calls[some]], kind="stable")
-            self.by_lane[int(lane)] = trace.start[calls[some]][order], kernels[some][order]
-
-    def inside(self, row: int) -> np.ndarray:
-        """Rows of the kernels that an operator launched."""
-        when, kernels = self.by_lane.get(int(self.trace.lane[row]), (np.empty(0), np.empty(0, dtype=int)))
-        first, last = np.searchsorted(when, [self.trace.start[row], self.trace.end[row]])
-        return np.asarray(kernels[first:last])
+def _launched(trace: Trace) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """By thread the times of launches, in order, and the rows of their kernels."""
+    kernels = np.flatnonzero((trace.category == KERNEL) & (trace.launches >= 0))
+    kernels = kernels[np.argsort(trace.start[trace.launches[kernels]], kind="stable")]
+    calls = trace.launches[kernels]
+    by_thread = {int(lane): trace.lane[calls] == lane for lane in np.unique(trace.lane[calls])}
+    return {lane: (trace.start[calls[mine]], kernels[mine]) for lane, mine in by_thread.items()}
 
 
 def _work(name: str, dims: Sequence[Any]) -> tuple[float, float, list[Shape]] | None:
     """FLOPs, elements read and written at least, and the shapes that tell; None for what isn't counted."""
-    shapes = [
-        input_dims
-        for input_dims in dims
-        if isinstance(input_dims, list) and input_dims and all(type(n) is int for n in input_dims)
-    ]
+    shapes = [shape for shape in dims if isinstance(shape, list) and shape and all(type(n) is int for n in shape)]
     if name in ("aten::mm", "aten::_scaled_mm", "aten::bmm"):
         shapes = shapes[:2]
     elif name in ("aten::addmm", "aten::baddbmm"):

@@ -73,9 +73,9 @@ def _changes(ranks: Ranks, text: str) -> list[Change]:
         factor = math.nan
     if not equals or not name or not 0 <= factor < math.inf:
         raise UserError(f"{text!r} is no NAME=FACTOR", "--what-if", "write for example `compute=0.8` or `data=0`")
-    if one := ONE_RANK.fullmatch(name):
-        only = frozenset({_place(ranks, int(one[1]), text)})
-        return [replace(change, ranks=only) for change in _named(ranks, one[2], factor, text, of_a_rank=True)]
+    if match := ONE_RANK.fullmatch(name):
+        only = frozenset({_place(ranks, int(match[1]), text)})
+        return [replace(change, ranks=only) for change in _named(ranks, match[2], factor, text, of_a_rank=True)]
     return _named(ranks, name, factor, text)
 
 

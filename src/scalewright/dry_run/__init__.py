@@ -2,12 +2,11 @@
 
     run.yaml --equal_ranks.py--> groups of like ranks --rehearse.py--> one step of one rank of each group
                                                                      |
-        verdict.py: does it fit the cluster? <-- dry_run.py: per group, FLOPs, traffic, memory by kind
+        does it fit the cluster? <-- dry_run.py: per group, FLOPs, traffic, memory by kind
 
-`rehearse.py` runs the trainer's own program of one rank on tensors without numbers, under `watch.py`, which
-counts collectives, FLOPs (`operator_flops.py`) and live bytes (`live_bytes.py`); `gpu_forms.py` makes
-operators keep what they keep on a GPU, `no_numbers.py` stands in where a rank would look at numbers.
-`action_recorder.py` and `replay.py` make a few micro-batches stand for a whole step
-of a pipeline. `fits_here.py` is another entry: before a run starts, does it fit this machine? The commands
-pass it to `train`, which imports nothing from here.
+`rehearse.py` runs the trainer's own program of one rank on tensors without numbers, under `watch.py`, which counts
+collectives, FLOPs and live bytes (`live_bytes.py`); `no_numbers.py` makes operators keep what they keep on a GPU, and
+stands in where a rank would look at numbers. `replay.py` makes a few micro-batches stand for a whole step of a
+pipeline. `fits_here.py` is another entry: before a run starts, does it fit this machine? The commands pass it to
+`train`, which imports nothing from here.
 """

@@ -1,17 +1,13 @@
-"""`train --dry-run`: what every rank would hold, send and compute, without the devices.
+"""`train --dry-run`: what every rank would hold, send and compute, without the devices; and whether that fits them.
 
     resolve the run --> groups of like ranks (equal_ranks.py) --> rehearse one of each (rehearse.py)
                     --> per group: FLOPs, memory by kind, collectives
+                    --> peak of the fullest rank <= usable <= memory        fits
+                                           usable < peak <= memory          unlikely: the driver, channels and
+                                                            memory < peak   no        fragments need some
 
-It is the trainer's own program that runs, so that a plan can be held against it. No data are read.
-
-Whether what a dry run counted fits the run's cluster; if not, by how much, and what would help.
-
-    peak of the fullest rank <= usable <= memory        fits
-                       usable < peak <= memory          unlikely: the driver, channels and fragments need some
-                                        memory < peak   no
-
-A CPU's memory is shared by all ranks that are on it: there their peaks are summed.
+It is the trainer's own program that runs, so that a plan can be held against it. No data are read. A CPU's memory is
+shared by all ranks that are on it: there their peaks are summed.
 """
 
 from __future__ import annotations
@@ -33,6 +29,7 @@ from scalewright.plan.chips import chip_of
 from scalewright.plan.explain import smallest_fix
 from scalewright.plan.frameworks import OURS, find_framework
 from scalewright.plan.predict import price
+from scalewright.plan.records import Fix
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.groups import GroupCost, cost, plan_groups, used_axes
@@ -46,6 +43,9 @@ from scalewright.spec.step_parts import RISK_TERMS
 from scalewright.train.network import describe
 from scalewright.train.precision import choose_precision
 from scalewright.train.resolve import Resolved, device_kind, read_run, resolve
+
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
+GIB = float(2**30)
 
 
 @dataclass(frozen=True)
@@ -110,40 +110,29 @@ def dry_run(run: str | Path | dict[str, object] | RunSpec, overrides: Sequence[s
         raise UserError(problem, "engine", f"plan it with --framework {spec.engine}, or use engine=scalewright")
     resolved = resolve(spec, read_data=False)
     spec, notes = _plan(resolved)
-    model = spec.model
-    kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
-    grid = make_grid(spec.layout, kv_heads, islands=spec.diloco is not None)
-    placements = _placements(spec)
+    model = spec.model if isinstance(spec.model, ModelSpec) else None
+    grid = make_grid(spec.layout, model.kv_heads if model else None, islands=spec.diloco is not None)
     played: dict[Any, Played] = {}  # by program
     groups = []
-    for like in equal_ranks(placements, grid, spec.layout, model if isinstance(model, ModelSpec) else None):
+    for like in equal_ranks(_placements(spec), grid, spec.layout, model):
         if like.program not in played:
             played[like.program] = _rehearse(spec, grid, like, resolved.seq_len)
-        step = played[like.program](like.pp)
-        groups.append(Group(like.ranks, _coords(grid, like.ranks[0]), like.params_local, step))
-    peaks = [(len(group.ranks), group.step.peak) for group in groups]
-    verdict = judge(spec, resolved.seq_len, peaks)
-    return DryRun(spec, tuple(groups), tuple(notes), verdict, _process_groups(spec, grid))
-
-
-def _process_groups(run: RunSpec, grid: Grid) -> GroupCost:
-    """The groups that `train` makes on the run's devices (`train/build.py`), counted."""
-    model = run.model if isinstance(run.model, ModelSpec) else None
-    axes = used_axes(run.layout, model, islands=run.diloco is not None)
-    gpu = _on_gpus(run)
-    return cost(grid, plan_groups(grid, axes, gpu=gpu, host_sums=offloads_parameters(run.layout)), gpu=gpu)
+        step, coords = played[like.program](like.pp), grid.coords(like.ranks[0])
+        groups.append(Group(like.ranks, {axis: coords[axis] for axis in AXES}, like.params_local, step))
+    verdict = judge(spec, resolved.seq_len, [(len(group.ranks), group.step.peak) for group in groups])
+    # the groups that `train` makes on the run's devices (`train/build.py`)
+    gpu, axes = _on_gpus(spec), used_axes(spec.layout, model, islands=spec.diloco is not None)
+    joined = plan_groups(grid, axes, gpu=gpu, host_sums=offloads_parameters(spec.layout))
+    return DryRun(spec, tuple(groups), tuple(notes), verdict, cost(grid, joined, gpu=gpu))
 
 
 def _rehearse(run: RunSpec, grid: Grid, like: EqualRanks, seq_len: int) -> Played:
     try:
-        bf16 = run.layout.precision == "bf16"
-        return rehearse(run, grid, like.ranks[0], seq_len, bf16=bf16, on_gpu=_on_gpus(run))
+        return rehearse(run, grid, like.ranks[0], seq_len, bf16=run.layout.precision == "bf16", on_gpu=_on_gpus(run))
     except NEEDS_VALUES as error:
-        raise UserError(
-            f"a part of your own looks at numbers ({error.func}), and a dry run has none",
-            "loss or optimizer",
-            "use operators whose shapes and course don't depend on values, or the built-in part",
-        ) from error
+        what = f"a part of your own looks at numbers ({error.func}), and a dry run has none"
+        how = "use operators whose shapes and course don't depend on values, or the built-in part"
+        raise UserError(what, "loss or optimizer", how) from error
 
 
 def _plan(resolved: Resolved) -> tuple[RunSpec, list[str]]:
@@ -192,17 +181,7 @@ def _placements(run: RunSpec) -> tuple[Placement, ...]:
         return place(run.model, run.layout)
     if not isinstance(run.model, PythonRef):
         raise ValueError("resolve the run first: its model is still a name")
-    module = build_python_model(run.model.python, run.model.arguments, run.seed)
-    return place_plain(describe(module), run.layout)
-
-
-def _coords(grid: Grid, rank: int) -> dict[str, int]:
-    """The rank's place along the axes of the layout."""
-    coords = grid.coords(rank)
-    return {axis: coords[axis] for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")}
-
-
-GIB = float(2**30)
+    return place_plain(describe(build_python_model(run.model.python, run.model.arguments, run.seed)), run.layout)
 
 
 @dataclass(frozen=True)
@@ -217,7 +196,7 @@ class MemoryVerdict:
     usable_gib: float  # what a run can allocate of the device
     memory_gib: float
     over_gib: float  # beyond what is usable; below 0: left
-    smallest_fix: dict[str, object] | None
+    smallest_fix: Fix | None
     words: str
 
     def dump(self) -> dict[str, object]:
@@ -227,46 +206,37 @@ class MemoryVerdict:
 
 def judge(run: RunSpec, seq_len: int, peaks: Sequence[tuple[int, int]]) -> MemoryVerdict:
     """The verdict on (ranks, peak bytes of each) of a resolved run."""
-    usable = find_framework(OURS).usable
+    usable, peak = find_framework(OURS).usable, max(size for _, size in peaks) / GIB
     if run.cluster == LOCAL:
-        return _local(run, peaks, usable)
+        return _local(run, peak, sum(ranks * size for ranks, size in peaks) / GIB, usable)
     cluster = load_cluster(run.cluster)
     chip = chip_of(cluster)
-    peak, memory = max(size for _, size in peaks) / GIB, chip.capacity / GIB
+    memory = chip.capacity / GIB
     fix = _fix(run, seq_len, peak) if peak > memory * usable else None
     return _verdict(run, cluster.name, chip.name, peak, memory, usable, fix)
 
 
-def _local(run: RunSpec, peaks: Sequence[tuple[int, int]], usable: float) -> MemoryVerdict:
-    """The verdict on this machine: on each GPU, or on the memory that CPU processes share.
-
-    Of a device that isn't here the size and the risk are unknown; `fits` is false then.
-    """
+def _local(run: RunSpec, peak: float, total: float, usable: float) -> MemoryVerdict:
+    """The verdict on each GPU here, or on the memory that CPU processes share; of no device `fits` is false."""
     try:
         kind, _ = device_kind(run)
     except UserError:
         words = f"no {run.device} device is here to compare with: name the cluster that the run is for"
-        return MemoryVerdict(
-            LOCAL, str(run.device), False, "unknown", max(size for _, size in peaks) / GIB, 0.0, 0.0, 0.0, None, words
-        )
+        return MemoryVerdict(LOCAL, str(run.device), False, "unknown", peak, 0.0, 0.0, 0.0, None, words)
     if kind == "cuda":
-        import torch
-
         memory = min(torch.cuda.get_device_properties(n).total_memory for n in range(torch.cuda.device_count()))
-        return _verdict(run, LOCAL, "a GPU here", max(size for _, size in peaks) / GIB, memory / GIB, usable, None)
-    peak = sum(ranks * size for ranks, size in peaks) / GIB
+        return _verdict(run, LOCAL, "a GPU here", peak, memory / GIB, usable, None)
     memory = read_processor().usable_memory_bytes
-    return _verdict(run, LOCAL, "this machine's memory", peak, memory / GIB, usable, None)
+    return _verdict(run, LOCAL, "this machine's memory", total, memory / GIB, usable, None)
 
 
 def _verdict(
-    run: RunSpec, cluster: str, device: str, peak: float, memory: float, share: float, fix: dict[str, object] | None
+    run: RunSpec, cluster: str, device: str, peak: float, memory: float, share: float, fix: Fix | None
 ) -> MemoryVerdict:
     usable = memory * share
     risk = "fits" if peak <= usable else "unlikely" if peak <= memory else "no"
     ranks = "its ranks together need" if cluster == LOCAL and run.layout.devices > 1 else "its fullest rank needs"
-    words = f"{RISK_TERMS[risk]} {cluster}: {ranks} {peak:.1f} GiB"
-    words += f" of the {usable:.1f} that {device} gives a run"
+    words = f"{RISK_TERMS[risk]} {cluster}: {ranks} {peak:.1f} GiB of the {usable:.1f} that {device} gives a run"
     if peak > usable:
         words += f" ({memory:.1f} in all), {peak - usable:.1f} too many"
         if fix is not None:
@@ -277,7 +247,7 @@ def _verdict(
     return MemoryVerdict(cluster, device, peak <= usable, risk, peak, usable, memory, peak - usable, fix, words)
 
 
-def _fix(run: RunSpec, seq_len: int, peak_gib: float) -> dict[str, object] | None:
+def _fix(run: RunSpec, seq_len: int, peak_gib: float) -> Fix | None:
     """The smallest change that makes it fit, by the planner's memory scaled to what was counted."""
     if not isinstance(run.model, ModelSpec):
         return None

@@ -9,7 +9,7 @@ differ where stages have other layers, where rows don't divide, and at the ends 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -39,12 +39,10 @@ def equal_ranks(
     held = [_held_by(placements, owners, rank) for rank in range(layout.pp)]
     places = [_place(model, layout, owners, rank) for rank in range(layout.pp)]
     shapes = _Shapes(grid)
-    groups: dict[Any, list[int]] = {}
+    groups: defaultdict[Any, list[int]] = defaultdict(list)
     for rank in range(grid.world):
         coords = grid.coords(rank)
-        pp = coords["pp"]
-        allocated, true = shapes.of(held[pp], coords)
-        groups.setdefault((pp, allocated, true), []).append(rank)
+        groups[(coords["pp"], *shapes.of(held[coords["pp"]], coords))].append(rank)
     return [
         EqualRanks(tuple(ranks), pp, sum(prod(shape) * count for shape, count in true), (places[pp], allocated))
         for (pp, allocated, true), ranks in groups.items()
@@ -53,30 +51,24 @@ def equal_ranks(
 
 def _held_by(placements: tuple[Placement, ...], owners: tuple[int, ...], rank: int) -> list[tuple[Placement, int]]:
     """What a pipeline rank holds: one placement of every kind, and how many tensors are of that kind."""
-    kinds: Counter[Any] = Counter()
-    example: dict[Any, Placement] = {}
+    kinds: defaultdict[Any, list[Placement]] = defaultdict(list)
     for placement in placements:
         if rank in {owners[stage] for stage in placement.stages}:
-            kind = (placement.tensor.shape, placement.splits, placement.grad_sum)
-            kinds[kind] += 1
-            example[kind] = placement
-    return [(example[kind], count) for kind, count in kinds.items()]
+            kinds[placement.tensor.shape, placement.splits, placement.grad_sum].append(placement)
+    return [(alike[-1], len(alike)) for alike in kinds.values()]
 
 
 def _place(model: ModelSpec | None, layout: Layout, owners: tuple[int, ...], rank: int) -> Any:
     """Each stage of a pipeline rank: whether its neighbours are elsewhere, and what its layers are like."""
     if model is None:
         return ()
-    layers = stage_layers(model, layout)
-    last = len(owners) - 1
-    stages = []
+    layers, last, stages = stage_layers(model, layout), len(owners) - 1, []
     for stage, owner in enumerate(owners):
         if owner == rank:
             start = sum(layers[:stage])
             ends = (stage == 0, stage == last)
             apart = (stage > 0 and owners[stage - 1] != rank, stage < last and owners[stage + 1] != rank)
-            kinds = tuple(model.kind(n) for n in range(start, start + layers[stage]))
-            stages.append((ends, apart, kinds))
+            stages.append((ends, apart, tuple(model.kind(n) for n in range(start, start + layers[stage]))))
     return tuple(stages)
 
 

@@ -40,11 +40,10 @@ def check_memory(resolved: Resolved, kind: str, context: RankContext) -> None:
     sharing = 1 if kind == "cuda" else ranks  # ranks that share the memory that is compared
     trains = run.layout.devices == 1 or not context.alone  # this process, and not workers that it starts
     free = free_memory(kind, ranks, trains)
-    certain = need.low * (1 + (sharing - 1) * (SHARE if run.layout.pp > 1 else 1.0))
     if need.high * sharing <= free:
         return
-    needed = certain
-    if certain <= free:
+    needed = need.low * (1 + (sharing - 1) * (SHARE if run.layout.pp > 1 else 1.0))
+    if needed <= free:
         if not context.alone or run.engine != "scalewright":  # every rank would count; nothing to rehearse
             return
         needed = _counted(run, summed=kind != "cuda")
@@ -113,7 +112,7 @@ def _refusal(resolved: Resolved, kind: str, sharing: int, needed: float, free: f
     where = "on this machine" if kind != "cuda" else "on a GPU here"
     subject = f"{sharing} processes need" if sharing > 1 else "this run needs"
     what = f"{subject} at least {needed / GIB:.1f} GiB of memory and {free / GIB:.1f} are free {where}"
-    change = helps(resolved.run, resolved.seq_len, free, sharing)
+    change = helps(run, resolved.seq_len, free, sharing)
     if change is None:
         change = "fewer layout.devices, a smaller model or shorter data.seq_len"
         if run.layout.devices > 1:

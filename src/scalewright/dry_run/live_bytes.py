@@ -30,11 +30,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Bytes = dict[Kind, int]
 
 
-def no_bytes() -> Bytes:
-    """Zero of every kind."""
-    return dict.fromkeys(KINDS, 0)
-
-
 def plain(by_kind: Bytes) -> dict[str, int]:
     """A copy whose keys are any words."""
     return {kind: by_kind[kind] for kind in KINDS}
@@ -54,8 +49,6 @@ class Window:
 
 @dataclass
 class _Entry:
-    """One counted storage."""
-
     reference: weakref.ref[torch.UntypedStorage]
     kind: Kind
     size: int
@@ -68,12 +61,11 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
     """
 
     def __init__(self, offloaded: Callable[[Tensor], bool] | None = None) -> None:
-        self.now: Bytes = no_bytes()
+        self.now: Bytes = dict.fromkeys(KINDS, 0)
         self.total = 0
-        self.windows: list[Window] = [Window(no_bytes(), no_bytes())]
+        self.windows = [Window(dict(self.now), dict(self.now))]
         self.offloaded = offloaded
         self._entries: dict[int, _Entry] = {}
-        self._restore: Callable[[], None] | None = None
 
     def count(self, tensor: Tensor, kind: Kind) -> None:
         """Counts a tensor's storage as `kind`, unless it is counted already."""
@@ -137,7 +129,7 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
                 window.peak, window.at_peak = self.total, dict(self.now)
 
     def __enter__(self) -> LiveBytes:
-        original = torch.UntypedStorage.resize_
+        self._resize = original = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
             result = original(storage, size)
@@ -145,16 +137,11 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
                 self._change(entry, storage.nbytes())
             return result
 
-        def restore() -> None:
-            torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
-
         torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign,assignment]
-        self._restore = restore
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._restore is not None:
-            self._restore()
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -1,21 +1,19 @@
 """What a dry run does where a rank looks at a tensor's numbers, or at its memory: fake tensors have neither.
 
-Functions of a real run know no fake tensors; here each gets a stand-in for these, where it is looked up. Real
-tensors go to the function itself, also those of a run in another thread.
-
-Operators as a GPU runs them, for a dry run on a machine without one: what each keeps for its backward.
+Functions of a real run have no form for fake tensors; here each gets a stand-in for these, where it is looked up. Real
+tensors go to the function itself, also those of a run in another thread. And operators as a GPU runs them, for a dry
+run on a machine without one: what each keeps for its backward.
 
     operator         CPU kernel keeps                           CUDA kernel keeps
     rms_norm         x and x / rms(x), both in fp32             x in its own dtype, 1 / rms of each row
     attention of     key heads as they are                      key heads repeated for every query head, where
     plain rows                                                  the dtype is fp32 (or there is a mask)
 
-A CPU's rms_norm is a chain of operators, CUDA's is one kernel (torch >= 2.9, `_fused_rms_norm`). CUDA's flash
-attention takes groups of query heads but no mask and no fp32 (model/attention.py: `_takes_groups`). Packed
-rows, windows, ALiBi and caps keep q, k, v, the output and its lse on both (model/rows.py, gpu_rows.py). Only
-shapes, dtypes and lifetimes are right here: tensors have no numbers in a dry run. All is read from PyTorch's
-source and not measured (docs/gpu-checks.md). What both devices do alike isn't here, such as log_softmax,
-which copies a bf16 input to fp32 on both.
+A CPU's rms_norm is a chain of operators, CUDA's is one kernel (torch >= 2.9, `_fused_rms_norm`). CUDA's flash attention
+takes groups of query heads but no mask and no fp32 (model/attention.py: `_takes_groups`). Packed rows, windows, ALiBi
+and caps keep q, k, v, the output and its lse on both (model/rows.py, gpu_rows.py). Only shapes, dtypes and lifetimes
+are right here. All is read from PyTorch's source and not measured (docs/gpu-checks.md). What both devices do alike
+isn't here, such as log_softmax, which copies a bf16 input to fp32 on both.
 """
 
 from __future__ import annotations
@@ -36,6 +34,8 @@ from scalewright.model.torch_private import FakeTensor, collectives, unset_fake_
 from scalewright.parallel import context, functions
 
 FIRST_KEYS = context.first_keys_on_host
+HALF = (torch.bfloat16, torch.float16)
+RMS_NORM, ATTENTION = F.rms_norm, F.scaled_dot_product_attention
 
 
 def use_stand_ins() -> None:
@@ -80,10 +80,6 @@ STAND_INS: tuple[tuple[ModuleType, str, Callable[..., Any]], ...] = (
     (functions, "start_all_gather", _all_gather),
     (context, "first_keys_on_host", _first_keys_on_host),
 )
-
-
-HALF = (torch.bfloat16, torch.float16)
-RMS_NORM, ATTENTION = F.rms_norm, F.scaled_dot_product_attention
 
 
 @contextmanager

@@ -4,19 +4,18 @@
     fake tensors          shapes, dtypes and life times, no memory
     the rest              what `train` runs: `build_network`, the executor, `Step`, the optimizer
 
-A few micro-batches are run, and the rest of the step follows from them. Without a pipeline they are the
-first, a middle one and the last. A pipeline's step is put together from its actions (replay.py), also
-for ranks that hold the same elsewhere in the pipeline.
+A few micro-batches are run, and the rest of the step follows from them. Without a pipeline they are the first, a middle
+one and the last. A pipeline's step is cut into pieces, one an action (`ActionRecorder`), and put together from them
+(replay.py), also for ranks that hold the same elsewhere in the pipeline:
 
-Cuts a watched step of a pipeline into pieces, one an action.
-
-begin()   what comes first | F0 | F1 | B0 | ... | arrived()   what comes last   end()
+    begin()   what comes first | F0 | F1 | B0 | ... | arrived()   what comes last   end()
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from scalewright.data.batch import IGNORED
 from scalewright.dry_run.live_bytes import KINDS, plain
 from scalewright.dry_run.no_numbers import gpu_forms, use_stand_ins
-from scalewright.dry_run.replay import Bytes, Key, Piece, RankStep, Script, Traffic, replay, shorten, sorts
+from scalewright.dry_run.replay import Key, Piece, RankStep, Script, replay, shorten, sorts
 from scalewright.dry_run.watch import Tally, Watch
 from scalewright.model.torch_private import FakeTensorMode, complete_fakes, fake_store
 from scalewright.parallel.execute import Executor, GradientSync, Plain, Recorder
@@ -51,8 +50,7 @@ from scalewright.train.optimizer import build_optimizer
 from scalewright.train.step import Step
 
 CPU = torch.device("cpu")
-# A rank's step, by the rank's place in the pipeline.
-Played = Callable[[int], RankStep]
+Played = Callable[[int], RankStep]  # A rank's step, by the rank's place in the pipeline.
 
 
 @contextmanager
@@ -61,8 +59,7 @@ def fake_world(grid: Grid, rank: int) -> Iterator[Mesh]:
     complete_fakes()
     dist.init_process_group("fake", store=fake_store(), rank=rank, world_size=grid.world)
     try:
-        axes = (*USED, *ISLANDS) if grid.islands else USED
-        yield make_mesh(grid, rank, CPU, axes=axes, share=False, only_own=True)
+        yield make_mesh(grid, rank, CPU, axes=(*USED, *ISLANDS) if grid.islands else USED, share=False, only_own=True)
     finally:
         leave_world()
 
@@ -123,8 +120,7 @@ class Player:
             run.optimizer, parallel.weights, load_python, mesh, half=run.layout.precision == "bf16"
         )
         vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
-        weight = run.train.mtp_weight
-        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=weight)
+        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=run.train.mtp_weight)
         clip = getattr(run.optimizer, "clip_norm", 0.0)
         balance = Balance.of(run.train.balance, mesh, parallel.model)
         # there are no numbers to look at
@@ -169,46 +165,40 @@ class Player:
         step = self.run_step(min(run, micros))
         if micros <= run:
             return step
-        (flops_before, before), (flops_after, after) = counted.tallies[-2:]
-        traffic = dict(step.traffic)
-        for key, (count, size) in after.items():
-            count_before, size_before = before.get(key, (0, 0))
-            traffic[key] = (
-                traffic[key][0] + (micros - run) * (count - count_before),
-                traffic[key][1] + (micros - run) * (size - size_before),
-            )
-        flops = step.flops + (micros - run) * (flops_after - flops_before)
-        return RankStep(flops, traffic, step.most, step.at_peak)
+        flops, sent = between(*counted.tallies[-2:])  # of a micro-batch in the middle
+        traffic, more = dict(step.traffic), micros - run
+        for key, (count, size) in sent.items():
+            traffic[key] = (traffic[key][0] + more * count, traffic[key][1] + more * size)
+        return RankStep(step.flops + more * flops, traffic, step.most, step.at_peak)
 
     def with_outer_steps(self, played: Played) -> Played:
         """Steps as they are, and what joins islands: outer steps of all fragments, one after another."""
         if self.islands is None:
             return played
-        watch, islands = self.watch, self.islands
+        islands = self.islands
         islands.under_way, islands.step, islands.last = [], 0, 1
-        watch.clear()
-        watch.updating = True
-        window = watch.live.open()
-        islands.after_step()
-        watch.live.close(window)
-        _, traffic = watch.tally()
-        outer = {key: sent for key, sent in traffic.items() if key[0] == AXIS}
-        most, at_peak = plain(window.most), plain(window.at_peak)
-        return lambda pp: _with_outer(played(pp), outer, most, at_peak)
+        self.watch.updating = True
+        outer = self._watched(islands.after_step)
+        outer = replace(outer, traffic={key: sent for key, sent in outer.traffic.items() if key[0] == AXIS})
+        return lambda pp: _with_outer(played(pp), outer)
 
     def run_step(self, micros: int) -> RankStep:
         """A step of some micro-batches, from end to end."""
-        watch = self.watch
-        watch.clear()
-        window = watch.live.open()
-        micro_batches = self.micros()
-        self.step(micro_batches[:micros], torch.zeros(()))
-        watch.live.close(window)
-        flops, traffic = watch.tally()
-        return RankStep(flops, traffic, plain(window.most), plain(window.at_peak))
+
+        def run() -> None:
+            micro_batches = self.micros()
+            self.step(micro_batches[:micros], torch.zeros(()))
+
+        return self._watched(run)
+
+    def _watched(self, run: Callable[[], object]) -> RankStep:
+        self.watch.clear()
+        window = self.watch.live.open()
+        run()
+        self.watch.live.close(window)
+        return RankStep(*self.watch.tally(), plain(window.most), plain(window.at_peak))
 
     def _write(self, pipeline: Pipeline, part: Schedule) -> Script:
-        """A step of a part of the schedule, in pieces."""
         micro_batches = self.micros()
         pipeline.gradients = _Marked(pipeline.gradients, self.watch)
         recorder = ActionRecorder(self.watch, part, self.mesh.index("pp"))
@@ -233,10 +223,9 @@ class Player:
         data = self.run.data
         if isinstance(data, DataSpec) and data.masked:
             for name, field in document_arguments(wanted.arguments).items():
-                if field == "documents":  # of whole rows, for any cut
-                    arguments[name] = torch.zeros((rows, self.seq_len), dtype=torch.int32)
-                else:
-                    arguments[name] = torch.zeros((rows, length), dtype=torch.int64)
+                whole = field == "documents"  # of whole rows, for any cut
+                shape, dtype = (rows, self.seq_len if whole else length), torch.int32 if whole else torch.int64
+                arguments[name] = torch.zeros(shape, dtype=dtype)
         tokens = torch.zeros((rows, length), dtype=torch.int64)
         targets = torch.full((rows, length), IGNORED)
         if wanted.ahead:
@@ -245,10 +234,10 @@ class Player:
         return Micro(tokens, targets, arguments)
 
 
-def _with_outer(step: RankStep, outer: Traffic, most: Bytes, at_peak: Bytes) -> RankStep:
-    highest = at_peak if sum(at_peak.values()) > step.peak else step.at_peak
-    of_both = {kind: max(size, most[kind]) for kind, size in step.most.items()}
-    return RankStep(step.flops, step.traffic, of_both, highest, outer)
+def _with_outer(step: RankStep, outer: RankStep) -> RankStep:
+    highest = outer.at_peak if outer.peak > step.peak else step.at_peak
+    of_both = {kind: max(size, outer.most[kind]) for kind, size in step.most.items()}
+    return RankStep(step.flops, step.traffic, of_both, highest, outer.traffic)
 
 
 class _Marked:
@@ -316,18 +305,17 @@ class ActionRecorder(Recorder):
 
     def _close(self) -> Piece:
         window = self.watch.live.close(self._window)
-        flops, traffic = self.watch.tally()
-        flops_before, before = self._tally
-        sent = {}
-        for key, (count, size) in traffic.items():
-            count_before, size_before = before.get(key, (0, 0))
-            if count > count_before:
-                sent[key] = (count - count_before, size - size_before)
-        start, now = self._start, self.watch.live.now
-        return Piece(
-            flops - flops_before,
-            sent,
-            {kind: now[kind] - start[kind] for kind in KINDS},
-            {kind: window.most[kind] - start[kind] for kind in KINDS},
-            {kind: window.at_peak[kind] - start[kind] for kind in KINDS},
-        )
+        flops, sent = between(self._tally, self.watch.tally())
+        then = (self.watch.live.now, window.most, window.at_peak)
+        change, most, peak = (plain({kind: x[kind] - self._start[kind] for kind in KINDS}) for x in then)
+        return Piece(flops, sent, change, most, peak)
+
+
+def between(before: Tally, after: Tally) -> Tally:
+    """What was counted between two tallies."""
+    sent = {}
+    for key, (count, size) in after[1].items():
+        count_before, size_before = before[1].get(key, (0, 0))
+        if count > count_before:
+            sent[key] = (count - count_before, size - size_before)
+    return after[0] - before[0], sent

@@ -84,8 +84,7 @@ def sorts(plan: Schedule, rank: int) -> Iterator[Key]:
 
 def shorten(plan: Schedule, rank: int) -> Schedule:
     """A part of a schedule, of as few micro-batches as have every sort of action of the rank; renumbered."""
-    wanted = list(sorts(plan, rank))
-    kept = {0, plan.micro_batches - 1}
+    wanted, kept = list(sorts(plan, rank)), {0, plan.micro_batches - 1}
     while True:
         short = _only(plan, rank, kept)
         missing = set(wanted) - set(sorts(short, rank))
@@ -116,8 +115,6 @@ def replay(script: Script, plan: Schedule, rank: int) -> RankStep:
 
 
 class _State:
-    """What is alive, and the sums so far."""
-
     def __init__(self, now: Bytes) -> None:
         self.now, self.most, self.at_peak = now, dict(now), dict(now)
         self.flops = 0

@@ -5,18 +5,21 @@
         step(...)
     watch.collectives     [Collective(axis="tp", kind="all_gather", group_size=2, count=18, bytes=...), ...]
     watch.live            current and peak bytes by kind (live_bytes.py)
-    watch.flops           of matmuls and attention (operator_flops.py)
+    watch.flops           [m, k] @ [k, n]       2 m n k
+                          attention, forward    2 matmuls over the full square of scores
+                          attention, backward   4: a fused kernel's own recomputation of the scores is not counted
 
-It is a dispatch mode: every operator passes it, real or fake, in forwards, backwards and updates alike, and
-collectives are operators (`c10d.*`), FSDP's too. Operators inside a compiled kernel don't pass it.
-
-Bytes of a collective, per rank: all-reduce and broadcast the tensor; all-gather its output; reduce-scatter
-its input; all-to-all and send what is sent. A receive is the other end of a send, and is not counted.
+It is a dispatch mode: every operator passes it, real or fake, in forwards, backwards and updates alike, and collectives
+are operators (`c10d.*`), FSDP's too. Operators inside a compiled kernel don't pass it. Bytes of a collective, per rank:
+all-reduce and broadcast the tensor; all-gather its output; reduce-scatter its input; all-to-all and send what is sent.
+A receive is the other end of a send, and is not counted. The convention of FLOPs is that of `spec/operators.py` (PaLM,
+Chowdhery et al. 2022, appendix B), whichever kernel runs; other operators have none. A recomputed forward is counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +27,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.utils.flop_counter import flop_registry
 
 from scalewright.dry_run.live_bytes import Kind, LiveBytes
-from scalewright.dry_run.operator_flops import flops_of
 from scalewright.model.torch_private import TorchDispatchMode, collectives, in_backward
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_states import is_host
@@ -35,43 +38,31 @@ from scalewright.parallel.weights import Weights
 
 # Operator -> (kind, which argument is counted). The arguments of c10d's: outputs come before inputs.
 _KINDS: dict[str, tuple[str, int]] = {
-    "allreduce_": ("all_reduce", 0),
-    "allreduce_coalesced_": ("all_reduce", 0),
+    **{f"allreduce{form}": ("all_reduce", 0) for form in ("_", "_coalesced_")},
+    **{f"allgather{form}": ("all_gather", 0) for form in ("_", "_coalesced_", "_into_tensor_coalesced_")},
+    **{f"reduce_scatter{form}": ("reduce_scatter", 1) for form in ("_", "_tensor_coalesced_")},
     "_allgather_base_": ("all_gather", 0),
-    "allgather_": ("all_gather", 0),
-    "allgather_coalesced_": ("all_gather", 0),
-    "allgather_into_tensor_coalesced_": ("all_gather", 0),
     "_reduce_scatter_base_": ("reduce_scatter", 1),
-    "reduce_scatter_": ("reduce_scatter", 1),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
-    "alltoall_base_": ("all_to_all", 1),
-    "alltoall_": ("all_to_all", 1),
+    **{f"alltoall{form}": ("all_to_all", 1) for form in ("_", "_base_")},
     "broadcast_": ("broadcast", 0),
     "send": ("send", 0),
 }
-_FUNCTIONAL: dict[str, str] = {  # -1: the output is counted, else the first argument
-    "all_reduce": "all_reduce",
-    "all_reduce_": "all_reduce",
-    "all_reduce_coalesced": "all_reduce",
-    "all_reduce_coalesced_": "all_reduce",
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_out": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+_FUNCTIONAL = {  # of a gather the output is counted, else the first argument
+    **{f"all_reduce{form}": "all_reduce" for form in ("", "_", "_coalesced", "_coalesced_")},
+    **{f"all_gather_into_tensor{form}": "all_gather" for form in ("", "_out", "_coalesced")},
+    **{f"reduce_scatter_tensor{form}": "reduce_scatter" for form in ("", "_coalesced")},
     "all_to_all_single": "all_to_all",
     "broadcast": "broadcast",
     "broadcast_": "broadcast",
 }
-
 _DEVICE = torch.ops.prim.device.default
 _WAIT = collectives.wait_tensor.default
-
 _DATA_PARALLEL = frozenset({"dp_shard", "dp_replicate"})
-
-
 # FLOPs, and (count, bytes) by (axis, kind, group size).
 Tally = tuple[int, dict[tuple[str, str, int], tuple[int, int]]]
+_FUSED = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+_FORWARD = frozenset(f"_scaled_dot_product_{name}" for name in (*_FUSED, "fused_attention_overrideable"))
+_BACKWARD = frozenset(f"{name}_backward" for name in _FORWARD)
 
 
 @dataclass
@@ -149,9 +140,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _states(self, optimizer: torch.optim.Optimizer) -> None:
         for state in optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, Tensor):
-                    self.live.tag(value, "optimizer")
+            for tensor in _tensors(state.values()):
+                self.live.tag(tensor, "optimizer")
 
     def __enter__(self) -> Watch:
         self.live.__enter__()
@@ -178,8 +168,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if namespace in ("c10d", "_c10d_functional"):
             self._communicate(func, args, result)
         elif namespace == "fsdp":
-            for tensor in _tensors((args, kwargs.get("out"))):
-                self.live.tag(tensor, "buffers", over=("activations", "other"))
+            self._tag_buffers((args, kwargs.get("out")))
         else:
             self.flops += flops_of(func, args, kwargs, result)
         kind = self._kind(func)
@@ -199,51 +188,44 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _communicate(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         name = func._opname
+        if name not in (_KINDS if func.namespace == "c10d" else _FUNCTIONAL):
+            return
         if func.namespace == "c10d":
-            if name not in _KINDS:
-                return
             kind, counted = _KINDS[name][0], args[_KINDS[name][1]]
-            group = next(g for g in map(_group, args) if g is not None)
-            group_name = str(group.group_name)
+            group_name = str(next(g for g in map(_group, args) if g is not None).group_name)
         else:
-            if name not in _FUNCTIONAL:
-                return
             kind = _FUNCTIONAL[name]
             counted = result if kind == "all_gather" else args[0]
             group_name = next(a for a in reversed(args) if isinstance(a, str))
         axis, size = self._axis(group_name)
-        tensors = list(_tensors(counted))
         sent = self._collectives.setdefault((axis, kind, size), Collective(axis, kind, size))
         sent.count += 1
-        sent.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        sent.bytes += sum(tensor.numel() * tensor.element_size() for tensor in _tensors(counted))
         if axis in _DATA_PARALLEL:
-            for tensor in _tensors(args):
-                self.live.tag(tensor, "buffers", over=("activations", "other"))
+            self._tag_buffers(args)
         elif not in_backward():
             for tensor in _tensors(args):
                 self.live.tag(tensor, "activations", over=("other",))
+
+    def _tag_buffers(self, value: Any) -> None:
+        for tensor in _tensors(value):
+            self.live.tag(tensor, "buffers", over=("activations", "other"))
 
     def _axis(self, group_name: str) -> tuple[str, int]:
         """A group's axis as it is reported, and its ranks."""
         if group_name not in self._axes:
             axis = self.mesh.axis_of(group_name) or "world"  # torch's own group of all ranks has no axis
-            size = self.mesh.size(axis)
-            if axis == "gradient" and self.mesh.size("fsdp") == 1:
-                axis = "dp_replicate"
-            self._axes[group_name] = (reported_axis(axis), size)
+            replicates = axis == "gradient" and self.mesh.size("fsdp") == 1
+            self._axes[group_name] = (reported_axis("dp_replicate" if replicates else axis), self.mesh.size(axis))
         return self._axes[group_name]
 
 
 def _group(argument: Any) -> dist.ProcessGroup | None:
     """The process group behind an operator's argument; None for any other argument."""
-    if isinstance(argument, dist.ProcessGroup):
-        return argument
     if isinstance(argument, torch.ScriptObject):
-        try:
+        with suppress(RuntimeError):  # a reduction's operation
             return dist.ProcessGroup.unbox(argument)
-        except RuntimeError:  # a reduction's operation
-            return None
-    return None
+    return argument if isinstance(argument, dist.ProcessGroup) else None
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -252,3 +234,21 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         for item in value:
             yield from _tensors(item)
+
+
+def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, object], result: Any) -> int:
+    """FLOPs of one call of an operator."""
+    packet = func._overloadpacket
+    name = packet.__name__
+    if name in _FORWARD:
+        return 2 * _square(args[0], args[1], args[2])
+    if name in _BACKWARD:  # its first argument is the output's gradient
+        return 4 * _square(args[1], args[2], args[3])
+    formula = flop_registry.get(packet)
+    return int(formula(*args, **kwargs, out_val=result)) if formula is not None else 0
+
+
+def _square(query: Any, key: Any, value: Any) -> int:
+    """Half of the FLOPs of both matmuls, each 2 x rows x columns x depth: [B,H,T,D] over [B,H,S,D]."""
+    batch, heads, rows, depth = query.shape
+    return int(batch * heads * rows * key.shape[-2] * (depth + value.shape[-1]))

@@ -35,8 +35,8 @@ from scalewright.emit.settings import Settings
 from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 
-__all__ = ["read", "recognises", "write"]
 PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp32": "no", "tf32": "no"}
+READ_PRECISIONS = {"no": "fp32", "none": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 FSDP1 = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 CONTEXT = {"allgather": "allgather", "alltoall": "ring"}
 PREFIX = "parallelism_config"
@@ -141,7 +141,10 @@ def read(document: Any, text: str, where: str) -> Reading:
     layout: LayoutKeys = run.setdefault("layout", {})
     kind = str(foreign.take("distributed_type")).upper()
     processes, machines = whole_of(foreign.take("num_processes")), whole_of(foreign.take("num_machines"))
-    _read_precision(foreign, layout)
+    precision = foreign.take("mixed_precision")
+    if precision is None and foreign.take("fp16"):
+        precision = "fp16"
+    layout["precision"] = READ_PRECISIONS.get(str("no" if precision is None else precision).lower(), "bf16")
     layout["zero_stage"] = 3 if _read_sizes(foreign, layout) > 1 else 0  # loaded in shards
     if kind == "FSDP":
         _read_fsdp(foreign, layout, machines)
@@ -167,14 +170,6 @@ def _named(document: Mapping[str, Any]) -> dict[str, object]:
             name = f"fsdp_{name}"
         keys[f"{section}.{name}" if section else name] = value
     return keys
-
-
-def _read_precision(t: ForeignKeys, layout: LayoutKeys) -> None:
-    precision = t.take("mixed_precision")
-    if precision is None and t.take("fp16"):
-        precision = "fp16"
-    names = {"no": "fp32", "none": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
-    layout["precision"] = names.get(str(precision if precision is not None else "no").lower(), "bf16")
 
 
 def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int:
@@ -252,10 +247,9 @@ def _read_megatron(t: ForeignKeys, run: RunKeys) -> None:
     layout["zero_stage"] = int(true(t.take(f"{section}use_distributed_optimizer")))
     if true(t.take(f"{section}recompute_activations")):
         layout["recompute"] = "selective"
-    clip, micro = (real_of(t.take(f"{section}gradient_clipping")), whole_of(t.take(f"{section}num_micro_batches")))
-    if clip is not None:
+    if (clip := real_of(t.take(f"{section}gradient_clipping"))) is not None:
         put(run, "optimizer.clip_norm", clip)
-    if micro is not None:
+    if (micro := whole_of(t.take(f"{section}num_micro_batches"))) is not None:
         layout["accumulation"] = micro
 
 

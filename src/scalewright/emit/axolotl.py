@@ -6,8 +6,7 @@ zero_stage 2, 3           fsdp_version 2, fsdp_config.reshard_after_forward     
 batch                     micro_batch_size, gradient_accumulation_steps
 samples                   rows/, made by make_inputs.py, in their order (curriculum_sampling)
 
-Words are those of Axolotl 0.19 (src/axolotl/utils/schemas/*.py, read 2026-11). It ignores keys that it
-doesn't have.
+Words are those of Axolotl 0.19 (src/axolotl/utils/schemas/*.py, read 2026-11). It ignores keys that it doesn't have.
 """
 
 from __future__ import annotations
@@ -54,7 +53,9 @@ def write(s: Settings) -> Emitted:
     facts = take_facts(s, NO_MASKS, own_loop=False)
     s.assume(f"{INPUTS} writes every sample of the run to rows/, and a row's last token has no target")
     config = _config(s, facts, sharding)
-    command = _command(s)
+    nodes, each = nodes_of(s.layout.devices)
+    where = f" --nnodes={nodes} --node_rank=$NODE_RANK --master_addr=$MASTER_ADDR" if nodes > 1 else ""
+    command = f"python {INPUTS} && axolotl train {FILE} --launcher torchrun --{where} --nproc_per_node={each}"
     note = f"Written by `scalewright emit axolotl`, for Axolotl {VERSION}; it is started by"
     inputs = render("rows", f=facts, title=TITLE, disk=False, from_scratch=False)
     files = with_rows({FILE: as_yaml(config, note, command)}, inputs, network)
@@ -120,12 +121,6 @@ def _layout(s: Settings, sharding: Sharding) -> dict[str, object]:
     return {**sizes, "fsdp_version": 2, "fsdp_config": fsdp}
 
 
-def _command(s: Settings) -> str:
-    nodes, each = nodes_of(s.layout.devices)
-    where = f" --nnodes={nodes} --node_rank=$NODE_RANK --master_addr=$MASTER_ADDR" if nodes > 1 else ""
-    return f"python {INPUTS} && axolotl train {FILE} --launcher torchrun --{where} --nproc_per_node={each}"
-
-
 def recognises(document: Any, text: str) -> bool:
     """A YAML with a base_model and Axolotl's own names."""
     return isinstance(document, dict) and "base_model" in document and bool(MARKS & document.keys())
@@ -142,7 +137,11 @@ def read(document: Any, text: str, where: str) -> Reading:
     layout["accumulation"] = whole_of(foreign.take("gradient_accumulation_steps")) or 1
     if (rows := whole_of(foreign.take("batch_size"))) is not None:
         layout["accumulation"] = max(1, rows // layout["micro_batch"])
-    _read_data(foreign, run)
+    put(run, "data.seq_len", whole_of(foreign.take("sequence_len")) or 512)
+    if (packing := foreign.take("sample_packing")) is not None:
+        run["data"]["document_mask"] = true(packing)
+    for key in ("datasets", "pretraining_dataset"):
+        foreign.refuse(key, "texts and rows of its own: prepare them, and set data.train")
     _read_schedule(foreign, run, trainer.read_steps(foreign, run, "num_epochs"))
     trainer.read_memory(foreign, layout)
     if foreign.values.get("bf16", "auto") == "auto" and layout["precision"] == "fp32":
@@ -150,14 +149,6 @@ def read(document: Any, text: str, where: str) -> Reading:
     fit_batch(foreign, layout, _read_layout(foreign, run, where))
     read_model(foreign, "base_model", where, run)
     return foreign.reading("axolotl", run)
-
-
-def _read_data(t: ForeignKeys, run: RunKeys) -> None:
-    put(run, "data.seq_len", whole_of(t.take("sequence_len")) or 512)
-    if (packing := t.take("sample_packing")) is not None:
-        run["data"]["document_mask"] = true(packing)
-    for key in ("datasets", "pretraining_dataset"):
-        t.refuse(key, "texts and rows of its own: prepare them, and set data.train")
 
 
 def _read_schedule(t: ForeignKeys, run: RunKeys, steps: int | None) -> None:

@@ -104,14 +104,8 @@ def _name(call: ast.Call) -> str:
 
 
 def _assigned(tree: ast.AST, attribute: str) -> list[ast.expr]:
-    """What statements set an attribute of that name to."""
-    return [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Attribute)
-        and node.targets[0].attr == attribute
-    ]
+    assigned = [(node.targets[0], node.value) for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    return [value for target, value in assigned if isinstance(target, ast.Attribute) and target.attr == attribute]
 
 
 def _is_literal(text: str) -> bool:

@@ -104,7 +104,7 @@ class RunKeys(TypedDict, total=False):
     optimizer: dict[str, Any]
     lr_schedule: dict[str, object]
     train: dict[str, Any]
-    checkpoint: dict[str, Any]
+    checkpoint: dict[str, int]
     seed: int
     deterministic: bool
     device: str

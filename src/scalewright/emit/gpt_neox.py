@@ -92,11 +92,15 @@ def write(s: Settings) -> Emitted:
     data: Words = {
         **s.write(WORDS), **_network(s), **_layout(s), **_optimizer(s), "train_iters": rates.steps,
         "lr_decay_iters": rates.start + rates.length, "lr_decay_style": rates.kind, "min_lr": rates.least,
-        "warmup": rates.warmup / (rates.start + rates.length), **_data(s), **_saves(s),
+        "warmup": rates.warmup / (rates.start + rates.length), **_data(s),
     }  # fmt: skip
+    if every := s.save_steps():
+        folder = f"{s.run.folder}/neox"
+        data |= {"save": folder, "load": folder, "checkpoint_factor": every}
     nodes, each = nodes_of(s.layout.devices)
-    data |= {"num_gpus": each, **({"num_nodes": nodes, "hostfile": "hostfile"} if nodes > 1 else {})}
+    data |= {"log_interval": 1, "steps_per_print": 1, "num_gpus": each}
     if nodes > 1:
+        data |= {"num_nodes": nodes, "hostfile": "hostfile"}
         s.assume(f"`hostfile` lists {nodes} nodes, as `worker-1 slots={each}`")
     s.assume("NEOX is the folder of its checkout; default: where it is started")
     command = f"python ${{NEOX:-.}}/deepy.py ${{NEOX:-.}}/train.py {FILE}"
@@ -150,8 +154,7 @@ def _layout(s: Settings) -> Words:
     if offload == "optimizer" and stage:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     elif offload != "none":
-        why = "GPT-NeoX's own files offload optimizer states of ZeRO-1 to 3 alone"
-        s.nearly("layout.offload", "none", why)
+        s.nearly("layout.offload", "none", "GPT-NeoX's own files offload optimizer states of ZeRO-1 to 3 alone")
     recompute = s.choose("layout.recompute", {"none": False, "full": True})
     precision = s.choose_precision(PRECISIONS, "GPT-NeoX has bf16, fp16 and fp32")
     return {
@@ -181,13 +184,6 @@ def _data(s: Settings) -> Words:
     held = valid or paths[:1]  # it wants all three, or none
     return {"train_data_paths": paths, "train_data_weights": weights, "valid_data_paths": list(held),
             "test_data_paths": list(held), "data_impl": "mmap", **checks}  # fmt: skip
-
-
-def _saves(s: Settings) -> Words:
-    every = s.save_steps()
-    logs: Words = {"log_interval": 1, "steps_per_print": 1}
-    folder = f"{s.run.folder}/neox"
-    return {"save": folder, "load": folder, "checkpoint_factor": every, **logs} if every else logs
 
 
 def recognises(document: Any, text: str) -> bool:

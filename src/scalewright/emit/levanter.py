@@ -87,22 +87,21 @@ def write(s: Settings) -> Emitted:
     rates = take_rates(s, SCHEDULES, "")
     if not rates.to_the_end:
         s.nearly("lr_schedule.decay_steps", "to the end", "Levanter's decay ends with the run")
-    clip = s.take("optimizer.clip_norm")
+    clip, every = s.take("optimizer.clip_norm"), s.save_steps()
+    kept = {"base_path": f"{s.run.folder}/levanter", "keep": [{"every": every}]}
     keys: Words = {
         **_network(s), **s.write(WORDS), **_layout(s), "trainer.num_train_steps": rates.steps, **s.write(OPTIMIZER),
         "optimizer.lr_schedule": rates.kind, "optimizer.warmup": rates.warmup,
         "optimizer.min_lr_ratio": float(f"{rates.least / rates.peak:.12g}"), "optimizer.max_grad_norm": clip or None,
-        **_saves(s), "trainer.tracker.type": "tensorboard", "trainer.tracker.logdir": f"{s.run.folder}/tensorboard",
+        **({"trainer.checkpointer": kept} if every else {}), "trainer.tracker.type": "tensorboard",
+        "trainer.tracker.logdir": f"{s.run.folder}/tensorboard",
     }  # fmt: skip
     if s.run.lr_schedule.kind == "wsd":
         keys["optimizer.decay"] = rates.length
     data = nested(keys, "data", "model", "trainer", "optimizer") | {"data": _data(s)}
     command = f"python -m levanter.main.train_lm --config_path {FILE}"
-    comments = (
-        f"Written by `scalewright emit levanter`, for Levanter ({VERSION}); on every host:",
-        command,
-        f"devices: {layout.devices}",
-    )
+    note = f"Written by `scalewright emit levanter`, for Levanter ({VERSION}); on every host:"
+    comments = (note, command, f"devices: {layout.devices}")
     return s.emitted(TITLE, "levanter", VERSION, {FILE: yaml_text(comments, data)}, command)
 
 
@@ -127,8 +126,8 @@ def _network(s: Settings) -> Words:
     s.take("model.moe.moe_intermediate_size")
     if not s.is_all_sparse():
         s.drop("model.moe.first_k_dense", "Levanter's Mixtral has experts in every layer")
-        why = "Levanter's experts are as wide as its dense MLPs"
-        s.nearly("model.moe.moe_intermediate_size", str(model.intermediate_size), why)
+        width = str(model.intermediate_size)
+        s.nearly("model.moe.moe_intermediate_size", width, "Levanter's experts are as wide as its dense MLPs")
     return written | s.write(MIXTURE)
 
 
@@ -150,21 +149,16 @@ def _layout(s: Settings) -> Words:
     s.take("layout.dp_replicate")
     axis = "embed" if layout.zero_stage else None
     policy = s.choose_precision(POLICIES, "Levanter trains in bf16 or fp32")
+    recompute = s.choose("layout.recompute", {"none": False, "full": True}, instead="full")
+    if offloads := layout.offload == "activations" and layout.recompute == "full":
+        s.take("layout.offload")
     return {
         "trainer.mp": policy, "trainer.fsdp_axis": axis, "trainer.batch_axis": "batch",
         "trainer.tensor_parallel_axes": ["mlp", "heads"] if layout.tp > 1 else None,
         "trainer.model_axis_size": layout.tp, "trainer.replica_dcn_axis_size": 1,
         "trainer.replica_ici_axis_size": layout.dp_replicate if layout.zero_stage else 1,
-        "model.gradient_checkpointing": _checkpointing(s),
+        "model.gradient_checkpointing": "offload" if offloads else recompute,
     }  # fmt: skip
-
-
-def _checkpointing(s: Settings) -> bool | str:
-    full = s.choose("layout.recompute", {"none": False, "full": True}, instead="full") or False
-    if s.layout.offload == "activations" and s.layout.recompute == "full":
-        s.take("layout.offload")
-        return "offload"
-    return full
 
 
 def _data(s: Settings) -> Words:
@@ -176,12 +170,6 @@ def _data(s: Settings) -> Words:
         "configs": {name: {"train_urls": [path]} for name, path in zip(names, paths, strict=True)},
         "train_weights": dict(zip(names, weights, strict=True)),
     }  # fmt: skip
-
-
-def _saves(s: Settings) -> Words:
-    every = s.save_steps()
-    folder, kept = f"{s.run.folder}/levanter", [{"every": every}]
-    return {"trainer.checkpointer.base_path": folder, "trainer.checkpointer.keep": kept} if every else {}
 
 
 def recognises(document: Any, text: str) -> bool:
@@ -212,10 +200,9 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     t.read(BLOCK, run)
     if (size := t.take("model.head_dim")) is not None:
         model["head_dim"] = whole(size)
-    bias = bool(t.take("model.use_bias")) or kind == "qwen"
-    model |= {"norm_type": "rmsnorm", "qkv_bias": bias}
-    if t.values.get("model.use_bias"):
+    if biased := bool(t.take("model.use_bias")):
         t.assume("use_bias is read as a bias of q, k, v")
+    model |= {"norm_type": "rmsnorm", "qkv_bias": biased or kind == "qwen"}
     model["context"] = run.setdefault("data", {}).setdefault("seq_len", 2048)
     if t.values.get("model.rope.type") == "llama3":
         put(run, "model.rope.scaling.kind", "llama3")

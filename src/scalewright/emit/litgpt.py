@@ -157,8 +157,7 @@ def _sharding(s: Settings, nodes: int) -> Words:
         s.take("layout.dp_replicate")
     else:
         s.nearly("layout.dp_replicate", str(nodes), "litgpt shards in a node and replicates over nodes")
-    why = "litgpt's pretrain has bf16-mixed, bf16-true and 32-true"
-    return {"precision": s.choose_precision(PRECISIONS, why)}
+    return {"precision": s.choose_precision(PRECISIONS, "litgpt's pretrain has bf16-mixed, bf16-true and 32-true")}
 
 
 def _optimizer(s: Settings) -> Words:
@@ -176,8 +175,7 @@ def _optimizer(s: Settings) -> Words:
 def _data(s: Settings) -> Words:
     paths, _ = s.take_sources()
     if len(paths) > 1:
-        why = "LitData reads one folder: mix the data before, or write a DataModule"
-        s.nearly("data.train", paths[0], why)
+        s.nearly("data.train", paths[0], "LitData reads one folder: mix the data before, or write a DataModule")
     s.assume("data are chunks of litdata: convert ours, or set data.init_args.data_path")
     return {"data.class_path": "LitData", "data.init_args.data_path": paths[0], "data.init_args.seed": s.values["seed"]}
 
@@ -185,8 +183,9 @@ def _data(s: Settings) -> Words:
 def recognises(document: Any, text: str) -> bool:
     """A document with litgpt's `train` section and its model."""
     train = document.get("train") if isinstance(document, dict) else None
-    named = isinstance(train, dict) and bool({"model_name", "model_config"} & document.keys())
-    return named and bool({"micro_batch_size", "max_tokens"} & train.keys())
+    if not isinstance(train, dict) or not {"model_name", "model_config"} & document.keys():
+        return False
+    return bool({"micro_batch_size", "max_tokens"} & train.keys())
 
 
 def read(document: Any, text: str, where: str) -> Reading:

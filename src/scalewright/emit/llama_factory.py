@@ -52,7 +52,10 @@ def write(s: Settings) -> Emitted:
     s.assume(f"{INPUTS} writes every sample of the run to rows/, and a row's last token has no target")
     s.assume("the token that ends a document pads, too, and as a target isn't counted")
     config = _config(s, facts)
-    command = _command(s)
+    nodes, each = nodes_of(s.layout.devices)
+    where = f"NNODES={nodes} NODE_RANK=$NODE_RANK MASTER_ADDR=$MASTER_ADDR " if nodes > 1 else ""
+    launch = f"FORCE_TORCHRUN=1 {where}NPROC_PER_NODE={each} " if s.layout.devices > 1 else ""
+    command = f"python {INPUTS} && {launch}llamafactory-cli train {FILE}"
     note = f"Written by `scalewright emit llama-factory`, for LLaMA-Factory {VERSION}; it is started by"
     inputs = render("rows", f=facts, title=TITLE, disk=True, from_scratch=True)
     files = with_rows({FILE: as_yaml(config, note, command)}, inputs, network)
@@ -87,13 +90,6 @@ def _deepspeed(s: Settings) -> dict[str, object]:
         return {}
     own = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
     return {"deepspeed": {**FILLED, **own, **write_zero(s)}}
-
-
-def _command(s: Settings) -> str:
-    nodes, each = nodes_of(s.layout.devices)
-    where = f"NNODES={nodes} NODE_RANK=$NODE_RANK MASTER_ADDR=$MASTER_ADDR " if nodes > 1 else ""
-    launch = f"FORCE_TORCHRUN=1 {where}NPROC_PER_NODE={each} " if s.layout.devices > 1 else ""
-    return f"python {INPUTS} && {launch}llamafactory-cli train {FILE}"
 
 
 def read(document: Any, text: str, where: str) -> Reading:

@@ -135,15 +135,10 @@ class Printed:
 
 
 def _stated(printed: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """Arguments by our dotted keys."""
     stated: dict[str, object] = {}
     for name, value in printed:
-        key, convert = _reader(name.replace("-", "_"))
+        name = name.replace("-", "_")
+        key, convert = (SIZES[name], whole_of) if name in SIZES else WORDS.get(name, ("", _name))
         if key and (ours := convert(value)) is not None:
             stated[key] = ours
     return stated
-
-
-def _reader(name: str) -> tuple[str, Callable[[str], Any]]:
-    """Our key of an argument and how its value is read; an empty key where there is none."""
-    return (SIZES[name], whole_of) if name in SIZES else WORDS.get(name, ("", _name))

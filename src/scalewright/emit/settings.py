@@ -215,10 +215,7 @@ class Settings:
         for key, value in self.values.items():
             if key in self._taken or below(key, OUTSIDE) or below(key, self.irrelevant()):
                 continue
-            if key in ALWAYS:
-                if value is not None:
-                    yield key, value
-            elif key not in NEUTRAL or NEUTRAL[key] != value:
+            if value is not None if key in ALWAYS else key not in NEUTRAL or NEUTRAL[key] != value:
                 yield key, value
 
     def irrelevant(self) -> Iterator[str]:

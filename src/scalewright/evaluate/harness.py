@@ -11,6 +11,7 @@ A text that is too long loses its beginning, as in the harness's own models. Sum
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,11 +108,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         logits = self.subject.model(tokens)
         for row, values, (_, _, continuation) in zip(rows, logits, requests, strict=True):
             if len(continuation) > len(row):
-                raise UserError(
-                    f"a continuation has {len(continuation)} tokens, more than the model's {self.max_length}",
-                    "--tasks",
-                    "evaluate with a longer --seq-len, or leave the task out",
-                )
+                problem = f"a continuation has {len(continuation)} tokens, more than the model's {self.max_length}"
+                raise UserError(problem, "--tasks", "evaluate with a longer --seq-len, or leave the task out")
             yield _sum(values[len(row) - len(continuation) : len(row)], continuation)
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
@@ -119,12 +117,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         windows: list[Request] = []
         owners: list[int] = []
         for number, request in enumerate(requests):
-            parts = get_rolling_token_windows(
-                token_list=self.tok_encode(request.args[0], add_special_tokens=False),
-                prefix_token=self.prefix_token_id,
-                max_seq_len=self.max_length,
-                context_len=1,
-            )
+            tokens = self.tok_encode(request.args[0], add_special_tokens=False)
+            parts = get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, context_len=1)
             for index, (prefix, continuation) in enumerate(map(make_disjoint_window, parts)):
                 context = list(self._start) if index == 0 and self._start else prefix
                 windows.append((None, context, continuation))  # type: ignore[arg-type]
@@ -139,9 +133,9 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Texts after prompts, without their stop strings."""
         texts = [""] * len(requests)
-        groups: dict[str, list[int]] = {}
+        groups = defaultdict[str, list[int]](list)
         for number, request in enumerate(requests):
-            groups.setdefault(repr(request.args[1]), []).append(number)
+            groups[repr(request.args[1])].append(number)
         for numbers in groups.values():
             for batch in _batches(numbers, self.batch_size):
                 generated = self._generate([requests[n].args[0] for n in batch], requests[batch[0]].args[1])
@@ -192,23 +186,13 @@ def evaluate_tasks(
             near = nearest(task, manager.all_tasks)
             advice = f"did you mean {' or '.join(near)}?" if near else "`lm_eval ls tasks` lists them"
             raise UserError(f"no task '{task}'", "--tasks", f"{advice}; --task-path DIR adds your own")
-    evaluation = lm_eval.simple_evaluate(
-        model=HarnessModel(subject, batch_size),
-        tasks=list(tasks),
-        limit=limit,
-        task_manager=manager,
-        log_samples=False,
-        bootstrap_iters=100,
-    )
+    model, settings = HarnessModel(subject, batch_size), {"log_samples": False, "bootstrap_iters": 100}
+    evaluation = lm_eval.simple_evaluate(model=model, tasks=list(tasks), limit=limit, task_manager=manager, **settings)
     assert evaluation is not None
     results = {
         task: {key.removesuffix(",none"): value for key, value in scores.items() if key not in NOT_SCORES}
         for task, scores in evaluation["results"].items()
     }
     samples = {task: counts["effective"] for task, counts in evaluation["n-samples"].items()}
-    return {
-        "results": results,
-        "samples": samples,
-        "versions": dict(evaluation["versions"]),
-        "lm_eval": lm_eval.__version__,
-    }
+    versions = {"versions": dict(evaluation["versions"]), "lm_eval": lm_eval.__version__}
+    return {"results": results, "samples": samples, **versions}

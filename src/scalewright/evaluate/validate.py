@@ -51,7 +51,7 @@ def validate(
     the first rows and counts none of them. `stops` is called before each, on all ranks, for which it returns
     the same: with true the validation ends, and there is no score.
     """
-    total = total or (lambda micro: _total(model, micro))
+    total = total or (lambda micro: run_losses(model, micro.tokens, micro, CrossEntropy())[0])
     was_training = model.training
     model.eval()
     sums = torch.zeros(2, dtype=torch.float64 if mesh.device.type != "mps" else torch.float32, device=mesh.device)
@@ -71,10 +71,6 @@ def validate(
     loss_per_token = summed / max(tokens, 1.0)
     per_byte = loss_per_token / math.log(2) / dataset.bytes_per_token
     return Score(loss_per_token, per_byte if math.isfinite(per_byte) else None, round(tokens))
-
-
-def _total(model: nn.Module, micro: Micro) -> Tensor:
-    return run_losses(model, micro.tokens, micro, CrossEntropy())[0]
 
 
 def _shares(

@@ -94,9 +94,8 @@ def _ends_saved(monitor: Callable[..., Any], asked: list[int], told: set[int]) -
 def were_saved(codes: Iterable[int], *, asked: bool) -> bool:
     """Whether ranks that left with these codes are to be started again.
 
-    One that left with 75 speaks for all: they agree on a step, and leave when every part is written. After a
-    signal (`asked`) ranks that it killed before they had a handler have nothing to lose either: Slurm sends
-    it to them, too.
+    One that left with 75 speaks for all: they agree on a step, and leave when every part is written. After a signal
+    (`asked`) ranks that it killed before they had a handler have nothing to lose either: Slurm sends it to them, too.
     """
     codes = set(codes)
     if asked:

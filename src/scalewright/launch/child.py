@@ -25,11 +25,6 @@ def start_child(arguments: Sequence[str], share: Share) -> subprocess.Popen[str]
         names = [visible[gpu] if visible else str(gpu) for gpu in share.gpus]
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(names)
     return subprocess.Popen(
-        [sys.executable, "-m", "scalewright", *arguments],
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+        [sys.executable, "-m", "scalewright", *arguments], env=environ, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip

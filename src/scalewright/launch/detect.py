@@ -24,10 +24,10 @@ from itertools import pairwise, product, zip_longest
 from scalewright.launch.starters import BY_HAND, STARTERS, Names, Source, Starter, first_set, number_of
 from scalewright.spec.errors import UserError
 
-# srun numbers its steps from 0; processes that Slurm runs without it (the batch script, an interactive shell)
-# have no number or one from here on, and are alone, however many tasks the job has (slurm.h:
-# SLURM_INTERACTIVE_STEP).
+# srun numbers its steps from 0; processes that Slurm runs without it (the batch script, an interactive shell) have no
+# number or one from here on, and are alone, however many tasks the job has (slurm.h: SLURM_INTERACTIVE_STEP).
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
+WHERE = "environment"
 PORT = 29500
 FIRST_PORT, PORTS = 20000, 10000  # those that a job's number chooses from: below Linux's own from 32768
 
@@ -98,7 +98,6 @@ def find_address(source: Source, environ: Mapping[str, str]) -> tuple[str | None
 
 
 def _host(environ: Mapping[str, str], names: Names) -> str | None:
-    """The first host of whatever list the variable holds."""
     name = next((name for name in names if environ.get(name)), None)
     if name is None:
         return None
@@ -161,7 +160,6 @@ def expand_counts(text: str) -> list[int]:
     return counts
 
 
-WHERE = "environment"
 OF_A_JOB = ("Slurm",)  # SLURM_NTASKS_PER_NODE stays that of the job in a step of fewer tasks
 
 
@@ -177,18 +175,14 @@ def check_nested(inner: Source, outer: Source) -> None:
     if not exported and beside == 1 and inner.agents in (None, outer.world) and not shut_in:
         return
     if exported:
-        why = _exported(inner, outer)
+        name, around = inner.starter.name, outer.starter.name
+        variables = f"{inner.starter.rank[0]} {inner.starter.world[0]}"
+        why = f"usually those of {name} were exported before {around} started its tasks: unset {variables}"
     elif beside > 1:
         why = _in_each_task(inner.starter.name, outer)
     else:
         why = _on_each_node(inner, outer)
     raise UserError(f"{inner.words}, but around it {outer.words}", WHERE, why)
-
-
-def _exported(inner: Source, outer: Source) -> str:
-    variables = f"{inner.starter.rank[0]} {inner.starter.world[0]}"
-    name, around = inner.starter.name, outer.starter.name
-    return f"usually those of {name} were exported before {around} started its tasks: unset {variables}"
 
 
 def _in_each_task(name: str, outer: Source) -> str:

@@ -79,13 +79,12 @@ def run_local(
 ) -> Any:
     """Runs `target(context, *arguments)` in `world` processes; returns the first one's answer.
 
-    Raises the first failing worker's error if it is one of ours, else RunError with that worker's message,
-    once. `on_start` gets the process ids. `threads` per worker defaults to cores / world. `on_row` gets the
-    arguments of rank 0's `context.tell`, in this process; when it returns true, the workers save and leave.
-    Raises KeyboardInterrupt at a second Ctrl-C, with which the workers leave at once.
-    `import_main` false: workers don't import the script that called (it needs no `__main__` guard then, and
-    nothing of it can be among the arguments). `node`: this process's rank among nodes, each of which starts
-    `world` workers of one bigger world.
+    Raises the first failing worker's error if it is one of ours, else RunError with that worker's message, once.
+    `on_start` gets the process ids. `threads` per worker defaults to cores / world. `on_row` gets the arguments of rank
+    0's `context.tell`, in this process; when it returns true, the workers save and leave. Raises KeyboardInterrupt at a
+    second Ctrl-C, with which the workers leave at once. `import_main` false: workers don't import the script that
+    called (it needs no `__main__` guard then, and nothing of it can be among the arguments). `node`: this process's
+    rank among nodes, each of which starts `world` workers of one bigger world.
     """
     workers: list[_Worker] = []
     signals: list[int] = []

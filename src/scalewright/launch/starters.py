@@ -48,47 +48,31 @@ BY_HAND = "RANK and WORLD_SIZE"  # and LOCAL_RANK: a script's own, or another la
 # flux-environment(7); kubeflow/trainer torch.go, kubeflow/training-operator envvar.go, sigs.k8s.io/lws
 # pod labels, and SkyPilot's, dstack's and RunPod's pages on their variables; read in November 2026.
 STARTERS = (
-    Starter(
-        "torchrun", RANK, WORLD, LOCAL, ("LOCAL_WORLD_SIZE",), ("TORCHELASTIC_RUN_ID", "LOCAL_RANK"),
-        agents="GROUP_WORLD_SIZE", nests=True, waits=True,
-    ),
-    Starter(
-        "Ray Train", RANK, WORLD, LOCAL, ("LOCAL_WORLD_SIZE",), ("ACCELERATE_TORCH_DEVICE", "LOCAL_RANK"),
-        nests=True,
-    ),
+    Starter("torchrun", RANK, WORLD, LOCAL, ("LOCAL_WORLD_SIZE",), ("TORCHELASTIC_RUN_ID", "LOCAL_RANK"),
+            agents="GROUP_WORLD_SIZE", nests=True, waits=True),
+    Starter("Ray Train", RANK, WORLD, LOCAL, ("LOCAL_WORLD_SIZE",), ("ACCELERATE_TORCH_DEVICE", "LOCAL_RANK"),
+            nests=True),
     Starter(BY_HAND, RANK, WORLD, LOCAL, ("LOCAL_WORLD_SIZE",), ("LOCAL_RANK",), nests=True),
-    Starter(
-        "Open MPI", ("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_LOCAL_RANK",),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE",), nests=True, broadcasts=True, waits=True,
-        one_a_node="mpirun --map-by ppr:1:node",
-    ),
-    Starter(
-        "MVAPICH2", ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_LOCAL_RANK",),
-        ("MV2_COMM_WORLD_LOCAL_SIZE",), nests=True, broadcasts=True, waits=True,
-        one_a_node="mpirun_rsh -ppn 1",
-    ),
+    Starter("Open MPI", ("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_LOCAL_RANK",),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE",), nests=True, broadcasts=True, waits=True,
+            one_a_node="mpirun --map-by ppr:1:node"),
+    Starter("MVAPICH2", ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_LOCAL_RANK",),
+            ("MV2_COMM_WORLD_LOCAL_SIZE",), nests=True, broadcasts=True, waits=True, one_a_node="mpirun_rsh -ppn 1"),
     Starter(  # Intel MPI's and MPICH's Hydra; PALS of HPE Cray beside its own names
         "MPICH", ("PMI_RANK", "PALS_RANKID"), ("PMI_SIZE", "PALS_NRANKS"),
         ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID"),
         ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"), nests=True, broadcasts=True, waits=True,
         one_a_node="mpiexec -ppn 1",
     ),
-    Starter(
-        "Slurm", ("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",),
-        ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"), ("SLURM_STEP_ID",), waits=True,
-        host=("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
-        port_of=("SLURM_JOB_ID", "SLURM_JOBID"), one_a_node="srun --ntasks-per-node=1", alone=True,
-    ),
-    Starter(
-        "LSF", ("JSM_NAMESPACE_RANK",), ("JSM_NAMESPACE_SIZE",), ("JSM_NAMESPACE_LOCAL_RANK",),
-        ("JSM_NAMESPACE_LOCAL_SIZE",), host=("LSB_MCPU_HOSTS",), port_of=("LSB_JOBID",),
-        one_a_node="jsrun -r 1",
-    ),
-    Starter(
-        "Flux", ("FLUX_TASK_RANK",), ("FLUX_JOB_SIZE",), ("FLUX_TASK_LOCAL_ID",),
-        how="export MASTER_ADDR=$(flux hostlist --nth=0 local) MASTER_PORT=29500 in the job's script",
-        one_a_node="flux run --tasks-per-node=1", alone=True,
-    ),
+    Starter("Slurm", ("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",),
+            ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"), ("SLURM_STEP_ID",), waits=True,
+            host=("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
+            port_of=("SLURM_JOB_ID", "SLURM_JOBID"), one_a_node="srun --ntasks-per-node=1", alone=True),
+    Starter("LSF", ("JSM_NAMESPACE_RANK",), ("JSM_NAMESPACE_SIZE",), ("JSM_NAMESPACE_LOCAL_RANK",),
+            ("JSM_NAMESPACE_LOCAL_SIZE",), host=("LSB_MCPU_HOSTS",), port_of=("LSB_JOBID",), one_a_node="jsrun -r 1"),
+    Starter("Flux", ("FLUX_TASK_RANK",), ("FLUX_JOB_SIZE",), ("FLUX_TASK_LOCAL_ID",),
+            how="export MASTER_ADDR=$(flux hostlist --nth=0 local) MASTER_PORT=29500 in the job's script",
+            one_a_node="flux run --tasks-per-node=1", alone=True),
     Starter(  # also of a torchrun that its PET_ variables would configure
         "Kubeflow Trainer 2", ("PET_NODE_RANK",), ("PET_NNODES",), node=True, host=("PET_MASTER_ADDR",),
         port=("PET_MASTER_PORT",),
@@ -97,20 +81,11 @@ STARTERS = (
         "Kubeflow Trainer 1", RANK, WORLD, node=True, unless=("LOCAL_RANK", "PET_NODE_RANK"),
     ),
     Starter("an indexed Job", ("JOB_COMPLETION_INDEX",), ("NNODES", "NUM_NODES"), node=True, alone=True),
-    Starter(
-        "LeaderWorkerSet", ("LWS_WORKER_INDEX",), ("LWS_GROUP_SIZE",), node=True,
-        host=("LWS_LEADER_ADDRESS",),
-    ),
-    Starter(
-        "SkyPilot", ("SKYPILOT_NODE_RANK",), ("SKYPILOT_NUM_NODES",), node=True, host=("SKYPILOT_NODE_IPS",),
-    ),
-    Starter(
-        "dstack", ("DSTACK_NODE_RANK",), ("DSTACK_NODES_NUM",), node=True, host=("DSTACK_MASTER_NODE_IP",),
-    ),
-    Starter(
-        "RunPod", ("NODE_RANK",), ("NUM_NODES",), marks=("NUM_TRAINERS",), node=True, host=("PRIMARY_ADDR",),
-        port=("PRIMARY_PORT",), alone=True,
-    ),
+    Starter("LeaderWorkerSet", ("LWS_WORKER_INDEX",), ("LWS_GROUP_SIZE",), node=True, host=("LWS_LEADER_ADDRESS",)),
+    Starter("SkyPilot", ("SKYPILOT_NODE_RANK",), ("SKYPILOT_NUM_NODES",), node=True, host=("SKYPILOT_NODE_IPS",)),
+    Starter("dstack", ("DSTACK_NODE_RANK",), ("DSTACK_NODES_NUM",), node=True, host=("DSTACK_MASTER_NODE_IP",)),
+    Starter("RunPod", ("NODE_RANK",), ("NUM_NODES",), marks=("NUM_TRAINERS",), node=True, host=("PRIMARY_ADDR",),
+            port=("PRIMARY_PORT",), alone=True),
 )  # fmt: skip
 
 
@@ -158,15 +133,10 @@ def number_of(environ: Mapping[str, str], names: Names) -> int | None:
 
 # scheduler, the job's number or name, restarts so far ("": it doesn't count them)
 SCHEDULERS = (
-    ("Slurm", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"),
-    ("LSF", "LSB_JOBID", ""),
-    ("Flux", "FLUX_JOB_ID", ""),
-    ("PBS", "PBS_JOBID", ""),
-    ("SkyPilot", "SKYPILOT_TASK_ID", ""),
-    ("dstack", "DSTACK_RUN_NAME", ""),
-    ("Ray", "RAY_JOB_ID", ""),
-    ("torchrun", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
-)
+    ("Slurm", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"), ("LSF", "LSB_JOBID", ""), ("Flux", "FLUX_JOB_ID", ""),
+    ("PBS", "PBS_JOBID", ""), ("SkyPilot", "SKYPILOT_TASK_ID", ""), ("dstack", "DSTACK_RUN_NAME", ""),
+    ("Ray", "RAY_JOB_ID", ""), ("torchrun", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+)  # fmt: skip
 
 
 def attempt_facts(environ: Mapping[str, str] | None = None) -> dict[str, str | int]:

@@ -2,11 +2,9 @@
 
     roofline.py       FLOPs against bytes: ridge point, critical batch; a data sheet's numbers
     laws.py           6 N D, MFU and HFU, days of training, tokens of a batch
-    training.py       the same from a model's operators: attention's share, FLOP/s that a step reached
+    training.py       the same from a model's operators; the bubble as each paper divides it
     memory.py         weights, gradients and optimizer states by ZeRO stage; a GPT block's activations
-    pipelines.py      the bubble as each paper divides it
-    communication.py  numbers that a step sends; rings, trees and tori by alpha and beta
-    sharding.py       when communication binds: batch, width and ways of FSDP and tensor parallelism
+    communication.py  numbers that a step sends; rings, trees and tori; when communication binds
 
 These are the rules of thumb to check a plan against by hand; the planner prices shapes, links and kernels
 (`plan/cost/`). Where `spec/` has the arithmetic already (operators, counts, schedules, placement), these

@@ -16,13 +16,10 @@
     doubling          log2 n alpha + ...                     recursive doubling
     torus axis        B / two-way rate                       closed: both directions, (n-1)/n left out
 
-Psi: parameters; b: sequences of a micro-batch, s: their tokens, h: hidden size, t: tensor-parallel ranks; B:
-the whole tensor in bytes; rates are bytes/s one way unless said, delays seconds (Thakur et al. 2005;
-Rabenseifner 2004; scaling book, part 3). What passes on the wire counts, an all-reduce twice, without the
-share (n - 1) / n that is a rank's own where a paper leaves it out. Plans are priced by `spec/volumes.py` and
-`plan/cost/links.py`.
-
-When communication binds: the batch, width and ways at which a sharding stops being bound by compute.
+Psi: parameters; b: sequences of a micro-batch, s: their tokens, h: hidden size, t: tensor-parallel ranks; B: the whole
+tensor in bytes; rates are bytes/s one way unless said, delays seconds (Thakur et al. 2005; Rabenseifner 2004; scaling
+book, part 3). What passes on the wire counts, an all-reduce twice, without the share (n - 1) / n that is a rank's own
+where a paper leaves it out. Plans are priced by `spec/volumes.py` and `plan/cost/links.py`. Compute binds while
 
     alpha = peak / link rate             FLOPs per byte of the links, `roofline.ridge_point`
     data parallel, FSDP                  tokens a device      > alpha / axes
@@ -30,8 +27,8 @@ When communication binds: the batch, width and ways at which a sharding stops be
     both                                 tokens a device      > alpha² / (Mx My F), X = sqrt(B N Mx / (F My))
 
 F: width of the MLP, B: tokens of the batch, N: devices, X: FSDP ways; Mx, My: torus axes that each has.
-Austin et al., How To Scale Your Model, part 5 (16 bits; overlap as good as it gets); Hugging Face's
-playbook, appendix A3. On a torus the book's rates are an axis's both ways together, on GPUs one way.
+(Austin et al., How To Scale Your Model, part 5, 16 bits, overlap as good as it gets; Hugging Face's playbook, appendix
+A3.) On a torus the book's rates are an axis's both ways together, on GPUs one way.
 """
 
 from __future__ import annotations
@@ -54,17 +51,14 @@ def ring_volume(kind: str, size: float, ranks: int) -> float:
     (n - 1) / n of it for each pass, two passes for an all-reduce; a broadcast or a message passes whole
     (Thakur et al. 2005; nccl-tests divides by the same to get its bus bandwidth).
     """
-    if kind in ("broadcast", "send"):
-        return size
-    return PASSES[kind] * size * (ranks - 1) / ranks
+    return size if kind in ("broadcast", "send") else PASSES[kind] * size * (ranks - 1) / ranks
 
 
 def zero_volume(psi: float, stage: int, micro_batches: int = 1) -> float:
     """Numbers that data parallelism sends in a step, by ZeRO stage.
 
-    Rajbhandari et al. 2020 §7.1-7.2 for one micro-batch: a reduce-scatter of gradients and an all-gather of
-    parameters; stage 3 gathers for forward and backward. With more, stages 2 and 3 reduce after each, and
-    stage 3 gathers for each.
+    Rajbhandari et al. 2020 §7.1-7.2 for one micro-batch: a reduce-scatter of gradients and an all-gather of parameters;
+    stage 3 gathers for forward and backward. With more, stages 2 and 3 reduce after each, and stage 3 gathers for each.
     """
     return psi * {0: 2, 1: 2, 2: 1 + micro_batches, 3: 3 * micro_batches}[stage]
 
@@ -121,14 +115,12 @@ def ring_seconds(kind: str, size: float, ranks: int, bytes_per_s: float = inf, h
 
     With an endless rate it is the delays alone, n - 1 hops each way.
     """
-    unit = np.ones(1)
     from scalewright.plan.cost.links import Wires, all_reduce, gather
 
-    links = Wires(
-        domain=ranks * unit, fast=bytes_per_s * unit, fast_delay=hop_seconds * unit,
-        slow=bytes_per_s * unit, slow_delay=hop_seconds * unit, start=0.0, hop=hop_seconds,
-    )  # fmt: skip
-    price = {"all_reduce": all_reduce}.get(kind, gather)
+    unit = np.ones(1)
+    rate, delay = bytes_per_s * unit, hop_seconds * unit
+    links = Wires(ranks * unit, fast=rate, fast_delay=delay, slow=rate, slow_delay=delay, start=0.0, hop=hop_seconds)
+    price = all_reduce if kind == "all_reduce" else gather
     return float(price(size * unit, ranks * unit, unit, links)[0])
 
 
@@ -143,9 +135,7 @@ def torus_gather_seconds(size: float, ways: int, bytes_per_s: float, wraps: bool
     Closed, pieces go both ways round, and the book leaves out (n-1)/n. Open, the end's piece has all n - 1
     hops before it, one way.
     """
-    if wraps:
-        return size / (2 * bytes_per_s)
-    return ring_seconds("all_gather", size, ways, bytes_per_s)
+    return size / (2 * bytes_per_s) if wraps else ring_seconds("all_gather", size, ways, bytes_per_s)
 
 
 def torus_delay_seconds(ways: int, hop_seconds: float, wraps: bool = True) -> float:
@@ -290,8 +280,7 @@ def fsdp_layer_times(
 
     Weights in 16 bits; `bytes_per_s` of one axis of the torus, both ways (scaling book, part 5).
     """
-    flops = 2 * matmul_flops(tokens, hidden, width) / devices
-    gathered = 2 * tensor_bytes((hidden, width), 2)
+    flops, gathered = 2 * matmul_flops(tokens, hidden, width) / devices, 2 * tensor_bytes((hidden, width), 2)
     return LayerTimes(compute_seconds(flops, peak), gathered / (bytes_per_s * axes))
 
 

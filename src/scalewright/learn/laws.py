@@ -72,8 +72,7 @@ def mfu(
     causal: bool = False,
 ) -> float:
     """Model FLOPs utilisation of a throughput by PaLM's rule; without layers, by 6 N alone."""
-    a_second = palm_flops(parameters, tokens_per_s, layers, width, seq_len, causal)
-    return utilization(a_second, 1.0, peak, devices)
+    return utilization(palm_flops(parameters, tokens_per_s, layers, width, seq_len, causal), 1.0, peak, devices)
 
 
 def hfu(

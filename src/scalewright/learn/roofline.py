@@ -7,10 +7,8 @@
            +--------|------------ FLOPs/byte
                   ridge
 
-Williams, Waterman, Patterson 2009; Austin et al., How To Scale Your Model, part 1. All rates are of one
-device, bytes/s for reads and writes together; `bytes_per_s` may also be a link's.
-
-The parts of a data sheet's numbers stand at the end: units, clocks, widths and links.
+Williams, Waterman, Patterson 2009; Austin et al., How To Scale Your Model, part 1. All rates are of one device, bytes/s
+for reads and writes together; `bytes_per_s` may also be a link's. A data sheet's numbers stand at the end.
 """
 
 from __future__ import annotations
@@ -27,10 +25,7 @@ def compute_seconds(flops: float, peak: float) -> float:
 
 
 def ridge_point(peak: float, bytes_per_s: float) -> float:
-    """FLOPs per byte above which an operation is bound by compute: of a device's memory, or of a link.
-
-    Against a link it is what the scaling book calls alpha, C / W (part 5).
-    """
+    """FLOPs per byte above which compute binds: of a device's memory, or of a link (the book's alpha, part 5)."""
     return peak / bytes_per_s
 
 
@@ -70,8 +65,7 @@ def matmul_flops(rows: float, into: float, out: float) -> float:
 
 def matmul_floor(rows: int, into: int, out: int, peak: float, bytes_per_s: float, width: float = 2.0) -> Floor:
     """A matrix product [rows, into] x [into, out] whose three matrices pass memory once; `width` in bytes."""
-    moved = tensor_bytes((rows, into), width) + tensor_bytes((into, out), width)
-    moved += tensor_bytes((rows, out), width)
+    moved = sum(tensor_bytes(shape, width) for shape in ((rows, into), (into, out), (rows, out)))
     return Floor(compute_seconds(matmul_flops(rows, into, out), peak), moved / bytes_per_s)
 
 
@@ -106,8 +100,7 @@ def padding_factor(shape: Sequence[int], tile: Sequence[int]) -> float:
 
 def einsum_flops(rule: str, sizes: Mapping[str, int]) -> float:
     """FLOPs of an einsum of two operands (`ij,jk->ik`): 2 for each combination of all its indices."""
-    indices = set(rule.replace("->", "").replace(",", "").replace(" ", ""))
-    return 2.0 * prod(sizes[index] for index in indices)
+    return 2.0 * prod(sizes[index] for index in set(rule) - set("->, "))
 
 
 @dataclass(frozen=True)

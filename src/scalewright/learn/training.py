@@ -1,17 +1,14 @@
 """Training numbers from a model's operators, where the rules of `laws.py` have only N.
 
-    FLOPs of a step     batch x (3 forwards + what recomputation adds)      spec/flops.py
+    FLOPs of a step     batch x (3 forwards + what recomputation adds)      spec/operators.py
     reached             FLOPs / (seconds x devices)                         HFU when recomputation is counted
 
-`seq_len` T is in tokens; FLOPs count attention over the full square unless `causal`.
-
-A pipeline's bubble as each paper divides it, and what its schedule keeps in memory.
+`seq_len` T is in tokens; FLOPs count attention over the full square unless `causal`. A pipeline's bubble is
 
     over the ideal   idle / busy            Narayanan et al. 2021; Hugging Face's playbook
     of the step      idle / (idle + busy)   Huang et al. 2019, Qi et al. 2023: `spec.schedule.bubble_fraction`
 
-p ranks, m micro-batches, v chunks a rank. Idle and busy times, and how many activations are alive, are
-`spec.schedule`'s, by the order of the actions.
+p ranks, m micro-batches, v chunks a rank. Times, and the activations alive, are `spec.schedule`'s, by its actions.
 """
 
 from __future__ import annotations
@@ -62,13 +59,10 @@ def attention_share(model: ModelSpec, seq_len: int, causal: bool = False) -> flo
     """The share of a model's FLOPs that attention's two products are: for GPT (s/6h) / (1 + s/6h + V/12hL).
 
     Korthikanti et al. 2022 §5 give it as the price of selective recomputation. The recomputed part is the
-    forward of these products alone, a third of it; `spec.flops.recompute_flops` counts that.
+    forward of these products alone, a third of it; `spec.operators.recompute_flops` counts that.
     """
-    core = sum(
-        n * (o.flops_causal if causal else o.flops)
-        for o, n in operator_groups(model, Layout(), seq_len)
-        if o.kind == "attention"
-    )
+    cores = [(o, n) for o, n in operator_groups(model, Layout(), seq_len) if o.kind == "attention"]
+    core = sum(n * (o.flops_causal if causal else o.flops) for o, n in cores)
     return core / forward_flops(model, seq_len, causal)
 
 
@@ -106,8 +100,7 @@ def chinchilla_ratio(model: ModelSpec, seq_len: int) -> float:
     blocks = [(o, n) for o, n in operator_groups(model, Layout(), seq_len) if 0 <= o.layer < model.num_hidden_layers]
     softmax = 3 * model.num_attention_heads * seq_len**2 * model.num_hidden_layers
     forward = sum(n * o.flops for o, n in blocks) + softmax
-    relative = model.num_hidden_layers * model.hidden_size**2
-    parameters = count(model).total + relative
+    parameters = count(model).total + model.num_hidden_layers * model.hidden_size**2
     return 3 * forward / laws.training_flops(parameters, seq_len)
 
 
@@ -158,8 +151,7 @@ OF_1F1B = {"1f1b": 1.0, "zb1p": 1 / 3, "zb2p": 0.0, "zbv": 0.0, "v-half": 1 / 2,
 
 def bubble_over_ideal(kind: str, ranks: int, micro_batches: int, chunks: int = 1) -> float:
     """Time that a rank waits over the time that it computes, by the schedule itself."""
-    idle = idle_time(kind, ranks, chunks, micro_batches)
-    return idle / busy_time(kind, ranks, chunks, micro_batches)
+    return idle_time(kind, ranks, chunks, micro_batches) / busy_time(kind, ranks, chunks, micro_batches)
 
 
 def megatron_bubble(ranks: int, micro_batches: int, chunks: int = 1) -> float:

@@ -27,22 +27,14 @@ from scalewright.spec.errors import Finding, Severity
 Gpus = list[dict[str, str]] | None
 Check = tuple[str, str, Callable[[], Finding | Iterable[Finding] | None]]
 MARKS: dict[Severity, tuple[str, str]] = {
-    "ok": ("✓", "green"),
-    "note": ("·", "cyan"),
-    "warn": ("!", "yellow"),
-    "problem": ("✗", "bold red"),
-}
+    "ok": ("✓", "green"), "note": ("·", "cyan"), "warn": ("!", "yellow"), "problem": ("✗", "bold red")
+}  # fmt: skip
 
 
 def examine(folder: Path = Path("."), environ: Mapping[str, str] | None = None, measure: bool = True) -> Report:
-    """Looks at this machine. `folder` is where a run would write, `environ` the environment it would have.
-
-    `measure: False` leaves out the rates (a second). Never raises for what it finds.
-    """
-    start = time.perf_counter()
-    quiet = mark()
-    torch = load_torch()
-    versions = software.versions(torch)
+    """Looks at this machine, for a run in `folder` and `environ`; `measure`: its rates too (a second). Never raises."""
+    start, quiet = time.perf_counter(), mark()
+    versions = software.versions(torch := load_torch())
     gpus: Gpus = None
     findings: list[Finding] = []
     try:
@@ -136,8 +128,7 @@ def render(report: Report, width: int = 100, colour: bool = False) -> str:
 
 
 def _verdict(report: Report) -> Text:
-    counts = report.dump()["counts"]
-    problems, warnings = counts["problem"], counts["warn"]
+    problems, warnings = report.counts["problem"], report.counts["warn"]
     checks = len(report.findings) if report.looks is None else report.looks
     took = f" ({checks} checks in {report.seconds:.1f} s)"
     if problems:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from scalewright.spec.errors import SEVERITIES, Finding, Severity, worst
 
 KEYS = {  # of --json -> of a finding
-    "group": "subject", "name": "rule", "severity": "severity", "what": "what", "mend": "how", "data": "data",
+    "group": "subject", "name": "rule", "severity": "severity", "what": "what", "mend": "how", "data": "data"
 }  # fmt: skip
 
 
@@ -33,12 +32,16 @@ class Report:
     def of(self, group: str) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.subject == group)
 
-    def dump(self) -> dict[str, Any]:
+    @property
+    def counts(self) -> dict[Severity, int]:
+        """Findings of each severity."""
+        return {name: sum(finding.severity == name for finding in self.findings) for name in SEVERITIES}
+
+    def dump(self) -> dict[str, object]:
         """Plain data: `{worst, counts, versions, findings, seconds}`."""
-        counts = {name: sum(finding.severity == name for finding in self.findings) for name in SEVERITIES}
         return {
             "worst": self.worst,
-            "counts": counts,
+            "counts": self.counts,
             "versions": dict(self.versions),
             "findings": [{key: getattr(finding, name) for key, name in KEYS.items()} for finding in self.findings],
             "seconds": round(self.seconds, 3),
@@ -50,12 +53,9 @@ def guarded(group: str, name: str, check: Callable[[], Finding | Iterable[Findin
     try:
         findings = check()
     except Exception as error:  # a look at a machine must never stop the examination
-        reason = str(error).splitlines()[0][:120] if str(error) else ""
-        detail = type(error).__name__ + (f": {reason}" if reason else "")
+        detail = ": ".join([type(error).__name__, *(line[:120] for line in str(error).splitlines()[:1] if line)])
         return [Finding(group, name, "note", f"cannot tell here ({detail})")]
-    if findings is None:
-        return []
-    return [findings] if isinstance(findings, Finding) else list(findings)
+    return [findings] if isinstance(findings, Finding) else list(findings or ())
 
 
 def gib(count: float) -> str:

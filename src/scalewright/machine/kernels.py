@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,8 @@ COLD_BYTES, MOST = 32e6, 32  # what a row of kernels touches together, and how m
 TURN_S = 0.05  # what a row of forwards and backwards may take, where that leaves at least two of them
 QUARTILE = 0.25  # whatever else runs can only add to a time
 ALIKE = ("add", "optimizer", "watched")  # the same whatever a run computes in
+Curve = dict[str, Any]  # plain data of a TimingCurve
+Point = tuple[float, float]  # a size and its seconds
 Clock = Callable[[], float]
 Forward = Callable[[], Any]
 Backward = Callable[[Any], Any]
@@ -53,35 +56,28 @@ class Case:
     backward_size: float | None = None
 
 
-def torch_timings(
-    torch: Any, precision: str, seconds: float, meet: Callable[[], Any] = lambda: None
-) -> Iterator[dict[str, Any]]:
+def torch_timings(torch: Any, precision: str, seconds: float, meet: Forward = lambda: None) -> Iterator[Curve]:
     """Every kernel's curves in `precision`, as plain data for `TimingCurve`; each case takes about `seconds`.
 
     `meet` is called before each: all processes time the same kernel at the same time.
     """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    curves: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    curves: defaultdict[tuple[str, str], list[Point]] = defaultdict(list)
     for case in torch_cases(torch, precision):
         forward, backward = times(case, seconds, clock, meet)
-        curves.setdefault((case.what, "forward"), []).append((case.size, forward))
+        curves[case.what, "forward"].append((case.size, forward))
         if backward is not None:
-            size = case.backward_size or case.size
-            curves.setdefault((case.what, "backward"), []).append((size, backward))
+            curves[case.what, "backward"].append((case.backward_size or case.size, backward))
     for (what, phase), points in curves.items():
         yield curve(what, points, phase, None if what in ALIKE else precision)
 
 
-def curve(
-    what: str, points: Sequence[tuple[float, float]], phase: str = "forward", precision: str | None = None
-) -> dict[str, object]:
+def curve(what: str, points: Sequence[Point], phase: str = "forward", precision: str | None = None) -> Curve:
     """Points as a curve that never falls: a larger size can't be faster, so its time bounds the smaller's."""
     sizes, seconds = zip(*sorted(points), strict=True)
     falling = np.minimum.accumulate(np.array(seconds)[::-1])[::-1]
-    return {
-        "what": what, "phase": phase, "precision": precision,
-        "sizes": [float(size) for size in sizes], "seconds": [max(float(s), 1e-9) for s in falling],
-    }  # fmt: skip
+    data = {"sizes": [float(size) for size in sizes], "seconds": [max(float(s), 1e-9) for s in falling]}
+    return {"what": what, "phase": phase, "precision": precision, **data}
 
 
 def quick(seconds: Sequence[float]) -> float:
@@ -90,7 +86,7 @@ def quick(seconds: Sequence[float]) -> float:
 
 
 def times(
-    case: Case, seconds: float, clock: Clock = time.perf_counter, meet: Callable[[], Any] = lambda: None, most: int = 20
+    case: Case, seconds: float, clock: Clock = time.perf_counter, meet: Forward = lambda: None, most: int = 20
 ) -> tuple[float, float | None]:
     """Seconds of a forward and of a backward, among their like."""
     first = case.make()
@@ -100,14 +96,12 @@ def times(
     row = [first, *(case.make() for _ in range(max(2, many) - 1))]
     _row(row, clock)
     meet()
-    forward: list[float] = []
-    backward: list[float] = []
+    runs: list[tuple[float, float]] = []
     end = time.perf_counter() + seconds
-    while len(forward) < 2 or (time.perf_counter() < end and len(forward) < most):
-        ahead, back = _row(row, clock)
-        forward.append(ahead / len(row))
-        backward.append(back / len(row))
-    return quick(forward), None if first[1] is None else quick(backward)
+    while len(runs) < 2 or (time.perf_counter() < end and len(runs) < most):
+        runs.append(_row(row, clock))
+    forward, backward = (quick([each / len(row) for each in spent]) for spent in zip(*runs, strict=True))
+    return forward, None if first[1] is None else backward
 
 
 def _row(row: Sequence[Instance], clock: Clock) -> tuple[float, float]:
@@ -120,9 +114,6 @@ def _row(row: Sequence[Instance], clock: Clock) -> tuple[float, float]:
         if backward is not None:
             backward(out)
     return middle - start, clock() - middle
-
-
-# -- torch ----------------------------------------------------------------------------------------
 
 
 def torch_cases(torch: Any, precision: str) -> Iterator[Case]:
@@ -217,8 +208,7 @@ def _loss(torch: Any, random: Any, rows: int, words: int) -> Instance:
         return logs
 
     def backward(logs: Any) -> Any:
-        gradient = logs.exp_()
-        hot = targets[:, None]
+        gradient, hot = logs.exp_(), targets[:, None]
         gradient.scatter_add_(1, hot, -torch.ones_like(hot, dtype=gradient.dtype))
         gradient.mul_(torch.ones(rows, 1))
         return gradient.to(logits.dtype)
@@ -266,12 +256,10 @@ def _watched(torch: Any) -> Callable[[], Any]:
     return run
 
 
-# -- numpy, where there is no torch ---------------------------------------------------------------
-
 MOVES = ("norm", "layer_norm", "gated", "activation", "rope", "residual", "embedding", "loss")
 
 
-def numpy_timings(seconds: float) -> Iterator[dict[str, object]]:
+def numpy_timings(seconds: float) -> Iterator[Curve]:
     """Products and passes over memory in numpy; backwards are taken for twice their forwards.
 
     Messages aren't timed by it: `ranks.py` adds what a stream over the loopback interface does.
@@ -286,15 +274,15 @@ def numpy_timings(seconds: float) -> Iterator[dict[str, object]]:
         case = Case("", 0.0, touched, lambda: (partial(call, *(random(*shape) for shape in shapes)), None))
         return times(case, seconds)[0]
 
-    points: dict[str, list[tuple[float, float]]] = {}
+    points: defaultdict[str, list[Point]] = defaultdict(list)
     for rows, k, n in PRODUCTS:
-        points.setdefault("linear", []).append((2.0 * rows * k * n, seconds_of(np.matmul, (rows, k), (k, n))))
+        points["linear"].append((2.0 * rows * k * n, seconds_of(np.matmul, (rows, k), (k, n))))
     for size in ELEMENTS:
         once, moved = seconds_of(np.add, (size,), (size,)), seconds_of(np.tanh, (size,))
-        points.setdefault("add", []).append((float(size), once))
-        points.setdefault("optimizer", []).append((float(size), 6 * once))
+        points["add"].append((float(size), once))
+        points["optimizer"].append((float(size), 6 * once))
         for what in MOVES:
-            points.setdefault(what, []).append((8.0 * size, moved))
+            points[what].append((8.0 * size, moved))
     points["attention"] = points["linear"]
     for what, kernel_points in points.items():
         precision = None if what in ALIKE else "fp32"

@@ -11,6 +11,7 @@ product meet at its end, so all wait for the one that has no core (measured: 0.2
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from scalewright.machine.processor import Processor
@@ -36,14 +37,11 @@ def mark() -> CpuMark:
     idle = times.idle + getattr(times, "iowait", 0.0)
     # Time of a guest is in `user`, too.
     busy = sum(times) - idle - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    cpu_s = 0.0
-    process = psutil.Process()
+    cpu_s, process = 0.0, psutil.Process()
     for member in [process, *process.children(recursive=True)]:
-        try:
+        with suppress(psutil.Error):  # it has just ended
             spent = member.cpu_times()
-        except psutil.Error:  # it has just ended
-            continue
-        cpu_s += spent.user + spent.system
+            cpu_s += spent.user + spent.system
     return CpuMark(time.perf_counter(), busy, cpu_s)
 
 
@@ -53,8 +51,7 @@ def others_busy(before: CpuMark, now: CpuMark | None = None, alike: int = 1) -> 
     `alike`: processes of this run on this machine that work as this one does, itself included.
     """
     now = now or mark()
-    seconds = now.at_s - before.at_s
-    if seconds < LEAST_S:
+    if (seconds := now.at_s - before.at_s) < LEAST_S:
         return None
     run_s = alike * (now.own_s - before.own_s)
     return max(0.0, (now.all_s - before.all_s - run_s) / seconds)

@@ -47,10 +47,7 @@ def _local(devices: int) -> ClusterSpec:
 
 
 def timed_cluster(devices: int, timings: Timings | None = None) -> ClusterSpec:
-    """This machine's CPU, shared by so many processes, with what its kernels and messages take.
-
-    `timings`: as given, or probed (or remembered). Peak, memory and link rates are read off them.
-    """
+    """This machine's CPU, shared by so many processes, with rates read off `timings` (null: probed, or remembered)."""
     timings = timings or cpu_timings(devices)
     device = _cpu_device(devices, _timed_rates(timings))
     how, link = f"{timings.how} {timings.when}".strip() or "timed", _best_rate(timings, "send")
@@ -73,89 +70,67 @@ def _best_rate(timings: Timings, what: str, precision: str | None = None) -> flo
 def _timed_rates(timings: Timings) -> dict[str, object]:
     """A device's rates as its curves have them: the fastest product, and sums of numbers beyond any cache."""
     peaks = {name: _best_rate(timings, "linear", name) for name in timings.precisions}
-    add = next((curve for curve in timings.curves if curve.what == "add"), None)
-    if add is None:
+    if (add := next((curve for curve in timings.curves if curve.what == "add"), None)) is None:
         raise UserError("these timings lack sums of numbers (add)", "local", "probe this machine again")
     where = f"each of {timings.processes} processes of {timings.threads} threads at once"
-    return {
-        "kind": "cpu",
-        "peaks": {name: rate for name, rate in peaks.items() if rate},
-        "peak_source": "measured",
-        # a sum in place reads two numbers of 4 bytes and writes one
-        "memory_bytes_per_s": 12.0 * add.sizes[-1] / add.seconds[-1],
-        "sources": [f"measured: fastest product and largest sum, {where}; {timings.how} {timings.when}".strip()],
-    }
+    sources = [f"measured: fastest product and largest sum, {where}; {timings.how} {timings.when}".strip()]
+    rate = 12.0 * add.sizes[-1] / add.seconds[-1]  # a sum in place reads two numbers of 4 bytes and writes one
+    peaks = {name: peak for name, peak in peaks.items() if peak}
+    measured = {"peaks": peaks, "peak_source": "measured", "memory_bytes_per_s": rate}
+    return {"kind": "cpu", **measured, "sources": sources}
 
 
 load_cluster = find_cluster  # its name in the Python API
 
 
 def _one_node(device: DeviceSpec, count: int) -> ClusterSpec:
-    """A node of `count` GPUs and no network."""
     alone = device.replace(network_bytes_per_s=None)
     return ClusterSpec.parse({"name": "local", "device": alone, "devices_per_node": count, "nodes": 1})
 
 
 def _level(name: str, kind: str, size: int, rate: float, source: str) -> dict[str, object]:
-    return {
-        "name": name,
-        "kind": kind,
-        "size": size,
-        "bytes_per_s": rate,
-        "latency_s": LATENCY[kind][0],
-        "source": source,
-    }
+    sizes = {"size": size, "bytes_per_s": rate, "latency_s": LATENCY[kind][0]}
+    return {"name": name, "kind": kind, **sizes, "source": source}
 
 
 def _measured_device(kind: str, where: str, precisions: tuple[str, ...]) -> dict[str, object]:
     """The peaks, bandwidth and sources of a device that nobody publishes."""
     rates = {name: rate for name in precisions if (rate := matmul_rate(name, where, PROBE_S)) is not None}
     copy = copy_rate(where, PROBE_S / 2)
-    return {
-        "kind": kind,
-        "peaks": {precision: rate.per_s for precision, rate in rates.items()},
-        "peak_source": "measured",
-        "memory_bytes_per_s": copy.per_s,
-        "sources": [f"measured: {rate.what}, {rate.how}" for rate in (*rates.values(), copy)],
-    }
+    peaks = {precision: rate.per_s for precision, rate in rates.items()}
+    sources = [f"measured: {rate.what}, {rate.how}" for rate in (*rates.values(), copy)]
+    measured = {"peaks": peaks, "peak_source": "measured", "memory_bytes_per_s": copy.per_s}
+    return {"kind": kind, **measured, "sources": sources}
 
 
 def _cpu_device(devices: int, rates: dict[str, object]) -> DeviceSpec:
     """This CPU, or the share of it that each of `devices` processes has, with rates as measured."""
     processor = read_processor()
-    model = processor.model
-    return DeviceSpec.parse(
-        {
-            "id": "cpu",
-            "name": model,
-            "vendor": next((name for name in CPU_VENDORS if name.lower() in model.lower()), "unknown"),
-            "memory_bytes": processor.usable_memory_bytes / devices,
-            "multiprocessors": max(1, processor.usable_cores // devices),
-            "notes": [
-                f"{processor.usable_cores} of {processor.logical_cores} cores usable",
-                "instruction sets: " + (", ".join(processor.flags) or "none that matter here"),
-            ],
-            **rates,
-        },
-        "local",
-    )
+    model, usable = processor.model, processor.usable_cores
+    flags = ", ".join(processor.flags) or "none that matter here"
+    keys = {
+        "id": "cpu",
+        "name": model,
+        "vendor": next((name for name in CPU_VENDORS if name.lower() in model.lower()), "unknown"),
+        "memory_bytes": processor.usable_memory_bytes / devices,
+        "multiprocessors": max(1, usable // devices),
+        "notes": [f"{usable} of {processor.logical_cores} cores usable", f"instruction sets: {flags}"],
+    }
+    return DeviceSpec.parse(keys | rates, "local")
 
 
 def _apple_device(torch: Any) -> DeviceSpec:
     """Apple's GPU, which shares the machine's memory."""
     processor = read_processor()
-    return DeviceSpec.parse(
-        {
-            "id": "apple-gpu",
-            "name": f"{processor.model} GPU",
-            "vendor": "Apple",
-            "family": "apple",
-            "memory_bytes": processor.memory_bytes,
-            "memory_bytes_reported": int(torch.mps.recommended_max_memory()) or None,
-            **_measured_device("mps", "mps", ("fp32", "bf16", "fp16")),
-        },
-        "local",
-    )
+    keys = {
+        "id": "apple-gpu",
+        "name": f"{processor.model} GPU",
+        "vendor": "Apple",
+        "family": "apple",
+        "memory_bytes": processor.memory_bytes,
+        "memory_bytes_reported": int(torch.mps.recommended_max_memory()) or None,
+    }
+    return DeviceSpec.parse(keys | _measured_device("mps", "mps", ("fp32", "bf16", "fp16")), "local")
 
 
 def _gpu_cluster(torch: Any) -> ClusterSpec:
@@ -166,8 +141,7 @@ def _gpu_cluster(torch: Any) -> ClusterSpec:
         how = "show one kind to the run, such as CUDA_VISIBLE_DEVICES=0"
         raise UserError("this machine's GPUs are of several kinds: " + ", ".join(sorted(names)), "local", how)
     facts = torch.cuda.get_device_properties(0)
-    known = match_gpu(facts.name, facts.total_memory)
-    if known is not None:
+    if (known := match_gpu(facts.name, facts.total_memory)) is not None:
         return _one_node(known.replace(memory_bytes_reported=facts.total_memory), count)
     return _one_node(_unknown_gpu(torch, facts), count)
 
@@ -175,19 +149,16 @@ def _gpu_cluster(torch: Any) -> ClusterSpec:
 def _unknown_gpu(torch: Any, facts: Any) -> DeviceSpec:
     """A GPU that the table doesn't hold, or a slice of one: everything measured."""
     letters = "".join(letter if letter.isalnum() else "-" for letter in facts.name.lower())
-    return DeviceSpec.parse(
-        {
-            "id": "-".join(part for part in letters.split("-") if part) or "gpu",
-            "name": facts.name,
-            "vendor": "AMD" if torch.version.hip else "NVIDIA",
-            "memory_bytes": facts.total_memory,
-            "memory_bytes_reported": facts.total_memory,
-            "host_bytes_per_s": _host_rate(torch),
-            "multiprocessors": facts.multi_processor_count,
-            **_measured_device("gpu", "cuda:0", GPU_PRECISIONS),
-        },
-        "local",
-    )
+    keys = {
+        "id": "-".join(part for part in letters.split("-") if part) or "gpu",
+        "name": facts.name,
+        "vendor": "AMD" if torch.version.hip else "NVIDIA",
+        "memory_bytes": facts.total_memory,
+        "memory_bytes_reported": facts.total_memory,
+        "host_bytes_per_s": _host_rate(torch),
+        "multiprocessors": facts.multi_processor_count,
+    }
+    return DeviceSpec.parse(keys | _measured_device("gpu", "cuda:0", GPU_PRECISIONS), "local")
 
 
 def _host_rate(torch: Any, size: int = 1 << 27) -> float:

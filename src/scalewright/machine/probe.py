@@ -29,6 +29,7 @@ from scalewright.spec.hardware.timings import BF16_MARGIN
 BF16_AGREEMENT = 0.75  # share of the rounds that must have bf16 ahead: one lucky moment decides nothing
 BF16_ROUNDS = (5, 50)  # at least, at most
 BF16_SLOW_S = 0.3  # rounds longer than this are slow enough to be told apart by three of them
+Run = Callable[[], Any]
 TORCH_TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -66,11 +67,8 @@ class Bf16Speed:
     @property
     def fast(self) -> bool:
         """Whether bf16 is worth it here: faster by the margin, in most rounds, and no product slower."""
-        return (
-            self.overall >= BF16_MARGIN
-            and self.agreement >= BF16_AGREEMENT
-            and min(self.forward, self.input_gradient, self.weight_gradient) >= 1
-        )
+        none_slower = min(self.forward, self.input_gradient, self.weight_gradient) >= 1
+        return self.overall >= BF16_MARGIN and self.agreement >= BF16_AGREEMENT and none_slower
 
     def __bool__(self) -> bool:
         return self.fast
@@ -115,8 +113,7 @@ def time_runs(run: Callable[[], None], seconds: float, least: int = 3, most: int
 
 def matmul_rate(precision: str = "fp32", device: str = "cpu", seconds: float = 0.3) -> Rate | None:
     """FLOP/s of a square product in `precision`; None where it can't be measured here. Bounded in time."""
-    torch = load_torch()
-    if torch is None:
+    if (torch := load_torch()) is None:
         if (precision, device) != ("fp32", "cpu"):
             return None
         return _search("fp32", _numpy_product, seconds, f"numpy {np.__version__}")
@@ -131,9 +128,7 @@ def matmul_rate(precision: str = "fp32", device: str = "cpu", seconds: float = 0
         return None
 
 
-def _search(
-    what: str, product: Callable[[int], Callable[[], None]], seconds: float, how: str, threads: int | None = None
-) -> Rate:
+def _search(what: str, product: Callable[[int], Run], seconds: float, how: str, threads: int | None = None) -> Rate:
     """Doubles n until one product is long enough to time well, then times several of that size."""
     n, end = 128, time.perf_counter() + seconds
     while True:
@@ -148,8 +143,7 @@ def _search(
 
 
 def _numpy_product(n: int) -> Callable[[], None]:
-    generator = np.random.default_rng(0)
-    left, right = generator.standard_normal((2, n, n), dtype=np.float32)
+    left, right = np.random.default_rng(0).standard_normal((2, n, n), dtype=np.float32)
     out = np.empty((n, n), dtype=np.float32)
 
     def run() -> None:
@@ -206,8 +200,7 @@ def copy_rate(device: str = "cpu", seconds: float = 0.15, size: int = 1 << 27) -
 
         how = f"numpy {np.__version__}, one thread"
     run()
-    times = time_runs(run, seconds)
-    return Rate.of("copy", 2.0 * size, times, f"{how}: {size >> 20} MiB read and written")
+    return Rate.of("copy", 2.0 * size, time_runs(run, seconds), f"{how}: {size >> 20} MiB read and written")
 
 
 def compare_bf16(device: str = "cpu", seconds: float = 0.4) -> Bf16Speed | None:
@@ -216,8 +209,7 @@ def compare_bf16(device: str = "cpu", seconds: float = 0.4) -> Bf16Speed | None:
     A round times each product once in fp32 and at once after it in bf16, so that a busy moment meets both;
     medians over rounds leave out what met one alone.
     """
-    torch = load_torch()
-    if torch is None:
+    if (torch := load_torch()) is None:
         return None
     scale = 8 if device.startswith("cuda") else 1
     tokens, inner, outer = 512 * scale, 512 * scale, 1408 * scale
@@ -241,14 +233,11 @@ Times = list[tuple[float, float]]  # (fp32, bf16) seconds of each product
 
 
 def _rounds(
-    pairs: Sequence[tuple[Callable[[], Any], Callable[[], Any]]],
-    seconds: float,
-    synchronize: Callable[[], None],
-    clock: Callable[[], float] = time.perf_counter,
+    pairs: Sequence[tuple[Run, Run]], seconds: float, synchronize: Run, clock: Callable[[], float] = time.perf_counter
 ) -> list[Times]:
     """The seconds of both runs of every pair, round by round, after one round that warms up."""
 
-    def timed(run: Callable[[], Any]) -> float:
+    def timed(run: Run) -> float:
         start = clock()
         run()
         synchronize()
@@ -276,5 +265,4 @@ def _speed(device: str, rounds: list[Times], how: str) -> Bf16Speed:
     ]
     whole = [sum(fp32 for fp32, _ in times) / max(sum(bf16 for _, bf16 in times), tiny) for times in rounds]
     ahead = sum(ratio > 1 for ratio in whole) / len(whole)
-    overall = statistics.median(whole)
-    return Bf16Speed(device, forward, to_input, to_weight, overall, how, len(rounds), ahead)
+    return Bf16Speed(device, forward, to_input, to_weight, statistics.median(whole), how, len(rounds), ahead)

@@ -81,10 +81,10 @@ def _sysctl(name: str) -> str:
     if platform.system() != "Darwin":
         return ""
     try:
-        done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=2, check=False)
+        done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=2, check=True)
+        return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _cpuinfo(root: Path, *keys: str) -> str:
@@ -101,8 +101,7 @@ def _model(root: Path) -> str:
 
 
 def _flags(root: Path) -> tuple[str, ...]:
-    words = set(_cpuinfo(root, "flags", "Features").split())
-    words |= set(_sysctl("machdep.cpu.leaf7_features").lower().split())
+    words = {*_cpuinfo(root, "flags", "Features").split(), *_sysctl("machdep.cpu.leaf7_features").lower().split()}
     if _sysctl("hw.optional.arm.FEAT_BF16") == "1":
         words.add("bf16")
     return tuple(flag for flag in FLAGS if flag in words)

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from scalewright.machine.kernels import curve, numpy_timings, torch_timings
+from scalewright.machine.kernels import Curve, Point, curve, numpy_timings, torch_timings
 from scalewright.machine.probe import load_torch
 from scalewright.spec.hardware.topology import LATENCY
 
@@ -40,12 +40,9 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(curves), flush=True)
 
 
-def _curves(
-    torch: Any, rank: int, world: int, store: str, seconds: float, precisions: list[str]
-) -> Iterator[dict[str, object]]:
+def _curves(torch: Any, rank: int, world: int, store: str, seconds: float, precisions: list[str]) -> Iterator[Curve]:
     if world > 1:
-        name = "lo" if sys.platform == "linux" else "lo0"
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         method = f"file://{store}" if sys.platform != "win32" else f"file:///{store}"
         torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=world)
         torch.distributed.barrier()
@@ -61,7 +58,7 @@ def _curves(
         torch.distributed.destroy_process_group()
 
 
-def _streams() -> Iterator[dict[str, object]]:
+def _streams() -> Iterator[Curve]:
     """Messages where there is no Gloo to time: a start and a TCP stream, whose bytes a collective halves."""
     rate, start = loopback_rate(1 << 24), LATENCY["loopback"][0]
     for kind in KINDS:
@@ -93,9 +90,9 @@ def _send(address: tuple[str, int], size: int) -> None:
             connection.sendall(block)
 
 
-def _messages(torch: Any, rank: int, world: int, seconds: float) -> Iterator[dict[str, object]]:
+def _messages(torch: Any, rank: int, world: int, seconds: float) -> Iterator[Curve]:
     """Curves over the bytes of the whole tensor, copies in and out of flat buffers included."""
-    curves: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+    curves: dict[str, list[Point]] = {kind: [] for kind in KINDS}
     for size in SIZES:
         for kind, run in _exchanges(torch, rank, world, size).items():
             curves[kind].append((4.0 * size, _together(torch, run, seconds)))
@@ -109,8 +106,7 @@ def _exchanges(torch: Any, rank: int, world: int, size: int) -> dict[str, Callab
     flat = torch.empty(size // world * world)
     gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
     scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
-    if rank in (0, 1):
-        there = 1 - rank
+    there = 1 - rank  # of ranks 0 and 1
 
     def all_gather() -> None:
         gather(flat, part.clone())
@@ -129,12 +125,8 @@ def _exchanges(torch: Any, rank: int, world: int, size: int) -> dict[str, Callab
             distributed.recv(half, there)
             distributed.send(half, there)
 
-    return {
-        "all_reduce": lambda: distributed.all_reduce(whole),
-        "all_gather": all_gather,
-        "reduce_scatter": reduce_scatter,
-        "send": send,
-    }
+    runs = {"all_gather": all_gather, "reduce_scatter": reduce_scatter, "send": send}
+    return {"all_reduce": lambda: distributed.all_reduce(whole), **runs}
 
 
 def _together(torch: Any, run: Callable[[], Any], seconds: float) -> float:

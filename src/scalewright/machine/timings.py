@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +47,14 @@ def cpu_timings(
     processor = read_processor()
     threads = _threads(processor, processes)
     place = _file(folder or _cache(), processor, processes, threads)
-    known = None if fresh else _remembered(place, processor)
-    if known is not None:
+    if not fresh and (known := _remembered(place, processor)) is not None:
         return known
     timings = probe(processes, threads, patience=patience)
-    try:
+    with suppress(OSError):  # a home that can't be written to: probed again next time
         place.parent.mkdir(parents=True, exist_ok=True)
         partial = place.with_suffix(f".{os.getpid()}.part")
         partial.write_text(json.dumps(timings.dump()), encoding="utf-8")
         os.replace(partial, place)
-    except OSError:
-        pass  # a home that can't be written to: probed again next time
     return timings
 
 
@@ -77,10 +75,7 @@ def probe(
     patience: float = PATIENCE,
     python: Sequence[str] = (sys.executable,),
 ) -> Timings:
-    """Starts the processes and waits for their curves; raises RunError when one of them fails.
-
-    `python`: the words that start Python, where something goes before it.
-    """
+    """Starts the processes by the words of `python`, and waits for their curves; raises RunError when one fails."""
     load = _load()
     with scratch_folder("probe") as folder:
         command = [*python, "-m", "scalewright.machine.ranks"]
@@ -114,8 +109,7 @@ def probe(
 
 
 def _how() -> str:
-    torch = load_torch()
-    if torch is None:
+    if (torch := load_torch()) is None:
         return f"probe {VERSION}, numpy alone (no torch here): backwards are taken for twice their forwards"
     return f"probe {VERSION}, torch {torch.__version__}"
 

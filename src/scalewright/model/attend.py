@@ -12,21 +12,18 @@ arXiv 2309.17453 §3.3), is one part more, of lse `sink` and out 0: it changes t
 
     - sum over queries of exp(sink - lse) (gradient of out . out)
 
-No tensor of all queries by all keys is made, forward or backward: where more than causality hides keys, a
-part is done tile by tile (visible.py), and a tile's mask is made for it and dropped. PyTorch's fused kernels
-are used where they take the case: the CPU's with or without a mask, a GPU's flash without one, in 16 bits.
-Else a tile's scores are made in fp32, of at most ROWS queries and about AT_ONCE numbers. A mask hides by a
-large finite number: a query that sees no key of a part has then an lse that merges to nothing, where -inf
-would give NaN or, from the CPU's kernel, 0.
+No tensor of all queries by all keys is made, forward or backward: where more than causality hides keys, a part is done
+tile by tile (visible.py), and a tile's mask is made for it and dropped. PyTorch's fused kernels are used where they
+take the case: the CPU's with or without a mask, a GPU's flash without one, in 16 bits. Else a tile's scores are made in
+fp32, of at most ROWS queries and about AT_ONCE numbers. A mask hides by a large finite number: a query that sees no key
+of a part has then an lse that merges to nothing, where -inf would give NaN or, from the CPU's kernel, 0.
+
+On a CPU oneDNN makes a kernel for every shape of a 16-bit product that it meets, in about a quarter of a millisecond,
+and keeps the last 1,024 of them, at 0.3 to 1 MiB each. Sizes that depend on data (documents of a row, tokens of an
+expert) are therefore rounded up, with zeros that change no sum, and kernels are met again. What is left of other sizes,
+such as prompts', `keep_few_kernels` bounds (launch/settings.py).
 
     B batch  H query heads  G key-value heads  Q queries  T keys  K head dim  W of values: K but in MLA
-
-Products of few shapes, where each new one costs: 16-bit products on a CPU.
-
-oneDNN makes a kernel for every shape of a 16-bit product that it meets, in about a quarter of a millisecond,
-and keeps the last 1,024 of them, at 0.3 to 1 MiB each. Sizes that depend on data (documents of a row, tokens
-of an expert) are therefore rounded up, with zeros that change no sum, and kernels are met again. What is left
-of other sizes, such as prompts', `keep_few_kernels` bounds (launch/settings.py).
 """
 
 from __future__ import annotations
@@ -69,15 +66,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, part: Part, scores: Scores) -> tuple
     """
     if part.visible is None and _is_fused(q, scores):
         return _attend(q, k, v, part.causal, None, scores)
-    visible, plan = _plan(q, k, part, scores)
-    wide = _wide(q.dtype)
+    (visible, plan), wide = _plan(q, k, part, scores), _wide(q.dtype)
     out = q.new_zeros(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
     lse = torch.full(q.shape[:3], hidden_score(wide), dtype=wide, device=q.device)
     for tile in plan:
-        queries, keys, causal, mask, extra = _tile(visible, tile, q)
-        of_q, of_k, of_v = extra.queries(q[queries]), extra.keys(k[keys]), extra.keys(v[keys])
+        queries, keys, causal, mask, more = _tile(visible, tile, q)
+        of_q, of_k, of_v = _filled(q[queries], more.queries), _filled(k[keys], more.keys), _filled(v[keys], more.keys)
         of_out, of_lse = _attend(of_q, of_k, of_v, causal, mask, scores)
-        out[queries], lse[queries] = extra.own_queries(of_out), extra.own_queries(of_lse)
+        out[queries], lse[queries] = _own(of_out, more.queries), _own(of_lse, more.queries)
     return out, lse
 
 
@@ -87,19 +83,18 @@ def attend_backward(
     """This part's share of the gradients of q, k and v; `out` and `lse` are those of all parts together."""
     if part.visible is None and _is_fused(q, scores):
         return _attend_backward(grad_output, q, k, v, out, lse, part.causal, None, scores)
-    visible, plan = _plan(q, k, part, scores)
-    wide = _wide(q.dtype)
+    (visible, plan), wide = _plan(q, k, part, scores), _wide(q.dtype)
     grad_q = torch.zeros_like(q)
     grad_k, grad_v = torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)
     for tile in plan:
-        queries, keys, causal, mask, extra = _tile(visible, tile, q)
-        of_q, of_k, of_v = _attend_backward(
-            extra.queries(grad_output[queries]), extra.queries(q[queries]), extra.keys(k[keys]),
-            extra.keys(v[keys]), extra.queries(out[queries]), extra.lse(lse[queries]), causal, mask, scores,
-        )  # fmt: skip
-        grad_q[queries] = extra.own_queries(of_q)
-        grad_k[keys] += extra.own_keys(of_k)
-        grad_v[keys] += extra.own_keys(of_v)
+        queries, keys, causal, mask, more = _tile(visible, tile, q)
+        of_grad, of_q, of_out = (_filled(x[queries], more.queries) for x in (grad_output, q, out))
+        of_k, of_v = _filled(k[keys], more.keys), _filled(v[keys], more.keys)
+        of_lse = F.pad(lse[queries], (0, more.queries)) if more.queries else lse[queries].contiguous()
+        of_q, of_k, of_v = _attend_backward(of_grad, of_q, of_k, of_v, of_out, of_lse, causal, mask, scores)
+        grad_q[queries] = _own(of_q, more.queries)
+        grad_k[keys] += _own(of_k, more.keys)
+        grad_v[keys] += _own(of_v, more.keys)
     return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype)
 
 
@@ -129,9 +124,6 @@ def widened(v: Tensor, width: int) -> Tensor:
     return F.pad(v, (0, width - v.shape[-1])) if v.shape[-1] < width else v
 
 
-# -- tiles -----------------------------------------------------------------------------------------
-
-
 def _plan(q: Tensor, k: Tensor, part: Part, scores: Scores) -> tuple[Visible, list[Tile]]:
     """The tiles of a part, and what its masks are made of."""
     visible = part.visible or _unmasked(q.shape[2], k.shape[2], part.causal, q.device)
@@ -154,44 +146,34 @@ def _unmasked(queries: int, keys: int, causal: bool, device: torch.device) -> Vi
 _At = tuple[slice, slice, slice]
 
 
-def _tile(visible: Visible, tile: Tile, q: Tensor) -> tuple[_At, _At, bool, Tensor | None, _Extra]:
+def _tile(visible: Visible, tile: Tile, q: Tensor) -> tuple[_At, _At, bool, Tensor | None, _More]:
     """A tile's queries and keys in tensors [B, heads, T, ...]; if it is causal; its mask; its padding."""
     numbers = [part.stop - part.start for part in (tile.queries, tile.keys)]
-    extra = _Extra(*(-number % EVEN if costs_by_shape(q) else 0 for number in numbers))
+    more = _More(*(-number % EVEN if costs_by_shape(q) else 0 for number in numbers))
     mask = visible.mask(tile, _wide(q.dtype)) if tile.kind == "masked" else None
-    if mask is None and tile.kind == "all" and extra.more_keys:
+    if mask is None and tile.kind == "all" and more.keys:
         mask = torch.zeros(1, 1, *numbers, dtype=_wide(q.dtype), device=q.device)
-    if mask is not None and any(extra):
-        mask = F.pad(mask, (0, extra.more_keys, 0, extra.more_queries), value=hidden_score(mask.dtype))
+    if mask is not None and any(more):
+        mask = F.pad(mask, (0, more.keys, 0, more.queries), value=hidden_score(mask.dtype))
     at = (tile.rows, slice(None))
-    return (*at, tile.queries), (*at, tile.keys), tile.kind == "causal", mask, extra
+    return (*at, tile.queries), (*at, tile.keys), tile.kind == "causal", mask, more
 
 
-class _Extra(NamedTuple):
+class _More(NamedTuple):
     """Zeros behind a tile's queries and behind its keys, which are hidden, so that tiles have few shapes."""
 
-    more_queries: int
-    more_keys: int
+    queries: int
+    keys: int
 
-    def queries(self, x: Tensor) -> Tensor:
-        """x [B, H, Q, K] with the zeros."""
-        return F.pad(x, (0, 0, 0, self.more_queries)) if self.more_queries else x
 
-    def keys(self, x: Tensor) -> Tensor:
-        """x [B, G, T, K] with the zeros."""
-        return F.pad(x, (0, 0, 0, self.more_keys)) if self.more_keys else x
+def _filled(x: Tensor, more: int) -> Tensor:
+    """x [B, heads, T, K] with so many zeros behind its T."""
+    return F.pad(x, (0, 0, 0, more)) if more else x
 
-    def lse(self, x: Tensor) -> Tensor:
-        """x [B, H, Q] with the zeros, in one piece."""
-        return F.pad(x, (0, self.more_queries)) if self.more_queries else x.contiguous()
 
-    def own_queries(self, x: Tensor) -> Tensor:
-        """x [B, H, Q, ...] without what the zeros gave."""
-        return x[:, :, : x.shape[2] - self.more_queries]
-
-    def own_keys(self, x: Tensor) -> Tensor:
-        """x [B, G, T, K] without what the zeros gave."""
-        return x[:, :, : x.shape[2] - self.more_keys]
+def _own(x: Tensor, more: int) -> Tensor:
+    """x [B, heads, T, ...] without what the zeros gave."""
+    return x[:, :, : x.shape[2] - more]
 
 
 def _attend(
@@ -219,7 +201,6 @@ def _attend_backward(
     grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     causal: bool, mask: Tensor | None, scores: Scores,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """One tile's share of the gradients."""
     width = v.shape[-1]
     by_flash = mask is None and _by_flash(q, scores)
     if by_flash or _by_cpu_kernel(q, scores):

@@ -44,8 +44,7 @@ class Attention(nn.Module):
         self.v = nn.Linear(d, kv, bias=spec.qkv_bias)
         self.q_norm = build_qk_norm(spec, layer, spec.num_attention_heads)
         self.k_norm = build_qk_norm(spec, layer, spec.kv_heads)
-        sinks = torch.zeros(spec.num_attention_heads)
-        self.sinks = nn.Parameter(sinks) if spec.attention_sinks else None
+        self.sinks = nn.Parameter(torch.zeros(spec.num_attention_heads)) if spec.attention_sinks else None
         self.core = Core(spec, self.sliding)
         self.o = nn.Linear(query, d, bias=spec.o_bias)
 
@@ -112,7 +111,9 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal
     grouped, width = q.shape[1] != k.shape[1], v.shape[-1]
     if q.device.type == "cpu":
         v = widened(v, q.shape[-1])
-    if grouped and not _takes_groups(q, mask):
+    # of a GPU's kernels flash takes groups but no mask; the memory-efficient one takes a mask but no groups
+    flash = q.is_cuda and mask is None and q.dtype in (torch.bfloat16, torch.float16)
+    if grouped and not (flash or q.device.type == "cpu"):
         k, v = _expand(k, q.shape[1]), _expand(v, q.shape[1])
         grouped = False
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped)
@@ -139,16 +140,8 @@ def unfused_attention(
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     if sinks is not None:
-        column = sinks.float()[:, None, None].expand(*scores.shape[:3], 1)
-        scores = torch.cat([scores, column], dim=-1)
+        scores = torch.cat([scores, sinks.float()[:, None, None].expand(*scores.shape[:3], 1)], dim=-1)
     return scores.softmax(dim=-1)[..., : k.shape[2]].to(v.dtype) @ v
-
-
-def _takes_groups(q: Tensor, mask: Tensor | None) -> bool:
-    """Whether the backend that will be chosen takes fewer key heads than query heads."""
-    if q.is_cuda:  # flash takes groups but no mask; the memory-efficient kernel takes a mask but no groups
-        return mask is None and q.dtype in (torch.bfloat16, torch.float16)
-    return q.device.type == "cpu"
 
 
 def _expand(x: Tensor, heads: int) -> Tensor:

@@ -5,23 +5,18 @@
 
     norm_position  pre: f(norm(x))     post: norm(f(x)) (OLMo-2)      both: norm(f(norm(x))) (Gemma 2, 3)
 
-A block is a pure function of x and the context: recomputing it gives the same bits, and it compiles and
-shards alone.
-
-Multi-token prediction: small modules behind the last block, each of which predicts one token further.
+A block is a pure function of x and the context: recomputing it gives the same bits, and it compiles and shards alone.
+So is a module of multi-token prediction, behind the last block, each of which predicts one token further:
 
     depth 0       hidden h0_i [D] of token i, after the final norm        head -> token i+1
     depth 1       join([norm(embed(token i+1)), norm(h0_i)])              one block -> norm -> h1_i
                                                                           head -> token i+2
     depth k       join([norm(embed(token i+k)), norm(h(k-1)_i)])          ... -> h(k)_i -> token i+k+1
 
-(DeepSeek-AI 2024, arXiv 2412.19437 §2.2, eq. 21-25.) Embedding and head are the model's own. Two conventions
-follow the published weights: `join` takes the embedding first (DeepSeek's and GLM-4.5's files, Megatron-LM,
-vLLM, transformers; eq. 21 writes it second), and every depth takes the hidden state after the norm of the
-depth before (Megatron-LM, transformers; vLLM at depth 1, and the files have no more). What is joined at i
-stands at position i.
-
-A module is a pure function of its two inputs and the forward's context. Ranks and groups appear nowhere.
+(DeepSeek-AI 2024, arXiv 2412.19437 §2.2, eq. 21-25.) Embedding and head are the model's own. Two conventions follow the
+published weights: `join` takes the embedding first (DeepSeek's and GLM-4.5's files, Megatron-LM, vLLM, transformers;
+eq. 21 writes it second), and every depth takes the hidden state after the norm of the depth before (Megatron-LM,
+transformers; vLLM at depth 1, and the files have no more). What is joined at i stands at position i.
 """
 
 from __future__ import annotations
@@ -45,12 +40,11 @@ class Block(nn.Module):
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()
-        d = spec.hidden_size
+        d, shared = spec.hidden_size, spec.residual == "parallel_shared"
         pre, post = spec.norm_position in ("pre", "both"), spec.norm_position in ("post", "both")
-        shared = spec.residual == "parallel_shared"
         self.parallel = spec.residual != "sequential"
         self.attention_norm = build_norm(spec, d) if pre else None
-        self.attention = build_attention(spec, layer)
+        self.attention = LatentAttention(spec, layer) if spec.mla else Attention(spec, layer)
         self.attention_post_norm = build_norm(spec, d) if post else None
         self.mlp_norm = build_norm(spec, d) if pre and not shared else None
         self.mlp = MoE(spec) if spec.is_moe(layer) else MLP(spec)
@@ -62,18 +56,12 @@ class Block(nn.Module):
         attended = self.attention(normed, context)
         if self.attention_post_norm is not None:
             attended = self.attention_post_norm(attended)
-        if not self.parallel:
-            x = x + attended
+        x = x if self.parallel else x + attended
         inner = x if self.mlp_norm is None else self.mlp_norm(x)
         fed: Tensor = self.mlp(normed if self.shared_norm else inner)
         if self.mlp_post_norm is not None:
             fed = self.mlp_post_norm(fed)
         return x + attended + fed if self.parallel else x + fed
-
-
-def build_attention(spec: ModelSpec, layer: int) -> nn.Module:
-    """The layer's attention: of heads with keys of their own, or of a latent (`spec.mla`)."""
-    return LatentAttention(spec, layer) if spec.mla else Attention(spec, layer)
 
 
 class Predictions(NamedTuple):
@@ -97,5 +85,4 @@ class Prediction(nn.Module):
 
     def forward(self, hidden: Tensor, embedded: Tensor, context: Context) -> Tensor:
         joined = torch.cat([self.embed_norm(embedded), self.hidden_norm(hidden)], dim=-1)
-        out: Tensor = self.norm(self.block(self.join(joined), context))
-        return out
+        return self.norm(self.block(self.join(joined), context))  # type: ignore[no-any-return]

@@ -2,9 +2,8 @@
 
     layer -> k, v: [B, G, room, K], filled from the left; `length` columns are in use
 
-Bytes: 2 (k, v) x layers x B x G x K x room x bytes per element; latent attention keeps one latent and one key
-for all heads: (L + R) in place of 2 G K. Every layer keeps all tokens, sliding-window
-layers too: the mask hides tokens outside of their window.
+Bytes: 2 (k, v) x layers x B x G x K x room x bytes per element; latent attention keeps one latent and one key for all
+heads: (L + R) in place of 2 G K. Every layer keeps all tokens: a sliding window's mask hides those outside of it.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ class Cache:
 
     def add_documents(self, documents: Tensor | None) -> Tensor | None:
         """Adds the new tokens' documents [B, T]; returns those of all tokens, None when there are none."""
-        if documents is None:
-            return self.documents
-        self.documents = documents if self.documents is None else torch.cat([self.documents, documents], dim=1)
+        if documents is not None:
+            self.documents = documents if self.documents is None else torch.cat([self.documents, documents], dim=1)
         return self.documents
 
     def advance(self, count: int) -> None:

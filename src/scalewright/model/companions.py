@@ -152,8 +152,7 @@ def _set_beginning(path: Path, bos: tuple[int, ...]) -> bool:
 
 def end_of_text(tokenizer: Path) -> tuple[str, int] | tuple[None, None]:
     """The token that ends a text by a tokenizer.json and the config beside it, or by its name, and its id."""
-    words = _tokens(tokenizer)
-    configured = token_name(json_object(tokenizer.parent / CONFIG), "eos_token")
+    words, configured = _tokens(tokenizer), token_name(json_object(tokenizer.parent / CONFIG), "eos_token")
     name = next((name for name in (configured, *END_NAMES) if name in words), None)
     return (name, words[name]) if name is not None else (None, None)
 
@@ -171,8 +170,7 @@ def _tokens(tokenizer: Path) -> dict[str, int]:
 
 def _write_card(path: Path, card: str) -> None:
     """The card before that of the model that training began from, whose YAML header stays first."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    header, body = "", text
+    header, body = "", (text := path.read_text(encoding="utf-8") if path.is_file() else "")
     if text.startswith("---\n") and (end := text.find("\n---\n", 3)) > 0:
         header, body = text[: end + 5] + "\n", text[end + 5 :]
     began = f"\n# The model that it began from\n\n{body.strip()}\n" if body.strip() else ""

@@ -23,11 +23,10 @@ from torch import Tensor
 
 from scalewright.model.cache import Cache
 from scalewright.model.gpu_rows import HALF, Packing, Segments, block_mask, bounds_of, has_varlen
-from scalewright.model.rope import rotary_tables
+from scalewright.model.rope import Tables, rotary_tables
 from scalewright.model.visible import added_mask, first_keys, is_visible, local_slopes
 from scalewright.spec.model import ModelSpec
 
-Tables = tuple[Tensor, Tensor]
 FEW = 16  # queries after a cache, for whose scores a mask is small
 
 
@@ -67,31 +66,26 @@ class Context:
 
 def make_context(
     spec: ModelSpec,
+    x: Tensor,
     length: int,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
     heads: range,
-    batch: int = 1,
     positions: Tensor | None = None,
     documents: Tensor | None = None,
     cache: Cache | None = None,
     packing: Packing | None = None,
     compiled: bool = False,
 ) -> Context:
-    """The context of a forward over `batch` rows of `length` tokens; `heads`: the query heads of this rank.
+    """The context of a forward over x [B, T, D], rows of `length` tokens; `heads`: the query heads of this rank.
 
     `packing`: the documents as the host has them, without which a GPU's kernels can't skip what they hide.
     `compiled`: the blocks are.
     """
     before = cache.length if cache is not None else 0
     if positions is None:
-        positions = torch.arange(before, before + length, device=device)[None]
+        positions = torch.arange(before, before + length, device=x.device)[None]
     seen = cache.add_documents(documents) if cache is not None else documents
-    views = _Views(
-        spec, before, length, batch, device, dtype, heads,
-        seen if documents is not None else None, packing, cache is not None, compiled,
-    )  # fmt: skip
+    seen = seen if documents is not None else None
+    views = _Views(spec, before, length, len(x), x.device, x.dtype, heads, seen, packing, cache is not None, compiled)
     full = sliding = views.make(None)
     if spec.sliding_window is not None and any(spec.window_pattern) and before + length > spec.sliding_window:
         sliding = views.make(spec.sliding_window)
@@ -113,8 +107,7 @@ def rope_of(spec: ModelSpec, positions: Tensor) -> tuple[Tables | None, Tables |
 
 def temperature_of(spec: ModelSpec, positions: Tensor) -> Tensor | None:
     """What queries of layers without RoPE are multiplied by at `positions` [B or 1, T], or None."""
-    heat = spec.attention_temperature
-    if heat is None:
+    if (heat := spec.attention_temperature) is None:
         return None
     steps = ((positions.to(torch.float32) + 1.0) / heat.floor_scale).floor()
     return (1.0 + heat.attn_scale * steps.log1p())[..., None, None]
@@ -171,8 +164,7 @@ class _Views:
             return None
         if window is not None and self.spec.window_chunks:
             ends, longest = bounds_of(host.expand(self.batch, -1).numpy())
-            moved = torch.from_numpy(ends).pin_memory().to(self.device, non_blocking=True)
-            return Segments(moved, longest)
+            return Segments(torch.from_numpy(ends).pin_memory().to(self.device, non_blocking=True), longest)
         if self.documents is not None and self.packing is not None:
             return self.packing.segments._replace(window=window)
         bounds = torch.arange(self.batch + 1, dtype=torch.int32, device=self.device) * self.length

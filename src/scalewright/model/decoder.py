@@ -2,7 +2,7 @@
 
     tokens [B,T] -> embed (+ positions, + norm) -> blocks -> norm -> head -> logits [B,T,V]
                     `-------- first --------'                `---- last ---'
-                                                              `-> mtp: tokens further ahead (prediction.py)
+                                                              `-> mtp: tokens further ahead (block.py)
 
 Parameter names and shapes are those of `spec/tensors.py`. Layers keep their global number as their key, so a
 stage's names mean the same as the whole model's. Devices, ranks and groups appear nowhere here.
@@ -39,8 +39,7 @@ class Head(nn.Module):
 
     def __init__(self, spec: ModelSpec, own_weight: bool) -> None:
         super().__init__()
-        shape = (spec.vocab_size, spec.hidden_size)
-        self.weight = nn.Parameter(torch.empty(shape)) if own_weight else None
+        self.weight = nn.Parameter(torch.empty((spec.vocab_size, spec.hidden_size))) if own_weight else None
         self.bias = nn.Parameter(torch.zeros(spec.vocab_size)) if spec.head_bias else None
         if self.weight is not None:
             nn.init.normal_(self.weight, std=0.02)
@@ -89,8 +88,7 @@ class Decoder(nn.Module):
     @property
     def blocks(self) -> list[nn.Module]:
         """The blocks in the order of the forward, those of prediction modules last."""
-        behind = [module.get_submodule("block") for module in self.mtp.values()]
-        return [*self.layers.values(), *behind]
+        return [*self.layers.values(), *[module.get_submodule("block") for module in self.mtp.values()]]
 
     def forward(
         self,
@@ -104,13 +102,12 @@ class Decoder(nn.Module):
     ) -> Any:
         """tokens [B, T] (later stages: hidden [B, T, D]) -> logits [B, T, V] (all but the last: hidden).
 
-        `positions` [B or 1, T]: null = 0..T-1 after the cached ones. `documents` [B, T]: tokens see only
-        those of their own number (a run of it); null = one document. `packing`: the same for a GPU's host.
-        `ahead` [depths, B, T]: the token that each prediction module takes at each place, in training, for
-        Predictions of all depths; null = the modules are left out. `product`: the last stage returns what it
-        makes of the head, in place of logits.
+        `positions` [B or 1, T]: null = 0..T-1 after the cached ones. `documents` [B, T]: tokens see only those of their
+        own number (a run of it); null = one document. `packing`: the same for a GPU's host. `ahead` [depths, B, T]: the
+        token that each prediction module takes at each place, in training, for Predictions of all depths; null = the
+        modules are left out. `product`: the last stage returns what it makes of the head, in place of logits.
         """
-        hidden, context = self._run(tokens, positions, documents, cache, packing)
+        hidden, context = self._run(*self.enter(tokens, positions, documents, cache, packing))
         if not self.last:
             return hidden
         made = self.logits(hidden, product)
@@ -131,7 +128,7 @@ class Decoder(nn.Module):
         packing: Packing | None = None,
     ) -> Tensor:
         """As `forward` without the head: hidden [B, T, D], after the final norm in the last stage."""
-        return self._run(tokens, positions, documents, cache, packing)[0]
+        return self._run(*self.enter(tokens, positions, documents, cache, packing))[0]
 
     def draft(
         self,
@@ -154,18 +151,13 @@ class Decoder(nn.Module):
         return hidden, self.logits(hidden)
 
     def logits(self, hidden: Tensor, product: HeadProduct | None = None) -> Any:
-        """hidden [..., D], after the final norm -> logits [..., V], capped when the model caps them.
-
-        With a `product`, what it returns, without the cap.
-        """
-        if self.head is not None and self.head.weight is not None:
-            out = self.head(hidden, None, product)
+        """hidden [..., D], after the final norm -> logits [..., V], capped as the model's; or what `product` makes."""
+        head = self.head
+        if head is not None and head.weight is not None:
+            out = head(hidden, None, product)
         else:
             tied: Tensor = self._embedding().weight  # type: ignore[assignment]
-            if self.head is not None:
-                out = self.head(hidden, tied, product)
-            else:
-                out = (product or F.linear)(hidden, tied, None)
+            out = (product or F.linear)(hidden, tied, None) if head is None else head(hidden, tied, product)
         return out if product is not None else soft_cap(out, self.spec.logit_softcap)
 
     def context(
@@ -178,34 +170,14 @@ class Decoder(nn.Module):
         packing: Packing | None = None,
     ) -> Context:
         """The values that all blocks share, with the device and dtype of x [B, T, D]."""
-        return make_context(
-            self.spec,
-            length,
-            device=x.device,
-            dtype=x.dtype,
-            heads=self.heads,
-            batch=x.shape[0],
-            positions=positions,
-            documents=documents,
-            cache=cache,
-            packing=packing,
-            compiled=self.compiled,
-        )
+        return make_context(self.spec, x, length, self.heads, positions, documents, cache, packing, self.compiled)
 
-    def _run(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None,
-        documents: Tensor | None,
-        cache: Cache | None,
-        packing: Packing | None,
-    ) -> tuple[Tensor, Context]:
+    def _run(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
         """The hidden state, after the final norm in the last stage, and what its blocks shared."""
-        x, context = self.enter(tokens, positions, documents, cache, packing)
         for block in self.layers.values():
             x = block(x, context)
-        if cache is not None:
-            cache.advance(context.positions.shape[1])
+        if context.cache is not None:
+            context.cache.advance(context.positions.shape[1])
         return x if self.norm is None else self.norm(x), context
 
     def enter(
@@ -251,9 +223,7 @@ class Decoder(nn.Module):
         return self.lender()
 
     def _predict(self, depth: int, hidden: Tensor, tokens: Tensor, context: Context) -> Tensor:
-        """The hidden state of the next depth."""
-        out: Tensor = self.mtp[str(depth)](hidden, self._look_up(tokens), context)
-        return out
+        return self.mtp[str(depth)](hidden, self._look_up(tokens), context)  # type: ignore[no-any-return]
 
 
 def soft_cap(logits: Tensor, cap: float | None) -> Tensor:

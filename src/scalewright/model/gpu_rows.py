@@ -79,12 +79,8 @@ def has_varlen() -> bool:
 
 def takes_segments(q: Tensor, scores: Scores, sinks: Tensor | None) -> bool:
     """Whether FlashAttention takes these queries [B, H, T, K]."""
-    plain = scores.cap is None and sinks is None
-    return plain and q.is_cuda and q.dtype in HALF and _fits(q.shape[-1])
-
-
-def _fits(width: int) -> bool:
-    return width % 8 == 0 and width <= WIDEST
+    plain, width = scores.cap is None and sinks is None, q.shape[-1]
+    return plain and q.is_cuda and q.dtype in HALF and width % 8 == 0 and width <= WIDEST
 
 
 def attend_segments(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale: float) -> Tensor:
@@ -97,9 +93,6 @@ def attend_segments(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale: 
         q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=reach, enable_gqa=q.shape[1] != k.shape[1]
     )
     return torch.unflatten(out, 0, (batch, -1))[..., :width].transpose(1, 2)
-
-
-# -- FlexAttention ---------------------------------------------------------------------------------
 
 
 def block_mask(first: Tensor) -> Any:
@@ -137,13 +130,7 @@ def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def attend_blocks(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Any,
-    scores: Scores,
-    slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, mask: Any, scores: Scores, slopes: Tensor | None, sinks: Tensor | None
 ) -> Tensor:
     """q [B, H, T, K], k [B, G, T, K], v [B, G, T, W] -> [B, H, T, W], by FlexAttention; `mask` as above."""
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention

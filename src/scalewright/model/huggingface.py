@@ -8,20 +8,13 @@ Reading maps the file and copies only the requested rows, so a rank of any layou
 holds one shard; the files appear under their names only when complete, config.json last. Pickled weights
 (`*.bin`) are refused: loading them can run code.
 
-MXFP4, in which gpt-oss publishes its experts: four bits a number, and an exponent for each 32 of them.
+In MXFP4 gpt-oss publishes its experts: four bits a number, and an exponent for each 32 of them (OCP Microscaling
+Formats (MX) v1.0, 2023, §5.3.3 and §5.4.1). They are read, and written as plain numbers: each is one of bfloat16.
 
     blocks  uint8 [..., in / 32, 16]     two numbers a byte, the low half first
     scales  uint8 [..., in / 32]         the exponent, + 127
 
     number = e2m1(four bits) * 2 ** (scale - 127)      e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, or one of -0 to -6
-
-(OCP Microscaling Formats (MX) v1.0, 2023, §5.3.3 and §5.4.1.) They are read, and written as plain numbers:
-each is one of bfloat16, exactly.
-
-A safetensors file with the permissions that any other new file gets.
-
-safetensors writes a temporary file that only its owner may read, and renames it: weights that a team can't
-read, beside a config.json that it can.
 """
 
 from __future__ import annotations
@@ -95,11 +88,9 @@ class HuggingFaceFolder:
         box = self._read_box(location, offsets, sizes)
         for copy in location.copies:
             if copy in self._home and not torch.equal(self._read_box(location, offsets, sizes, copy), box):
-                raise UserError(
-                    f"'{copy}' differs from '{location.name}', and prediction modules share the model's here",
-                    str(self.folder),
-                    "set mtp_layers to 0 in the model (num_nextn_predict_layers in config.json)",
-                )
+                problem = f"'{copy}' differs from '{location.name}', and prediction modules share the model's here"
+                how = "set mtp_layers to 0 in the model (num_nextn_predict_layers in config.json)"
+                raise UserError(problem, str(self.folder), how)
         return box
 
     def _read_box(
@@ -115,7 +106,7 @@ class HuggingFaceFolder:
         parts = []
         for run in location.rows.runs(box[dim].start, box[dim].stop):
             box[dim] = slice(run.theirs.start, run.theirs.stop)
-            part = file_slice[_stored(box, location)]
+            part = file_slice[(*box[:-2], box[-1], box[-2]) if location.transposed else tuple(box)]
             part = part.transpose(-2, -1) if location.transposed else part
             parts.append(part[(*[slice(None)] * dim, slice(None, None, run.theirs.step))])
         return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, dim)
@@ -158,19 +149,11 @@ class HuggingFaceFolder:
         return packed
 
     def _check(self, key: str, expected: tuple[int, ...]) -> None:
-        """Raises UserError when the folder's tensor has another shape."""
         shape = tuple(self._files[self._home[key]].get_slice(key).get_shape())
         if shape != expected:
-            raise UserError(
-                f"tensor '{key}' has shape {shape}, and config.json makes it {expected}",
-                str(self.folder / self._home[key]),
-                "use the config.json that belongs to these weights",
-            )
-
-
-def _stored(box: list[slice], location: Location) -> tuple[slice, ...]:
-    """A box of ours in the order of the dims that the file has."""
-    return (*box[:-2], box[-1], box[-2]) if location.transposed else tuple(box)
+            problem = f"tensor '{key}' has shape {shape}, and config.json makes it {expected}"
+            how = "use the config.json that belongs to these weights"
+            raise UserError(problem, str(self.folder / self._home[key]), how)
 
 
 def has_predictions(folder: Path, spec: ModelSpec) -> bool:
@@ -191,19 +174,14 @@ def weight_files(folder: Path) -> list[str]:
             raise
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise UserError("the index of the weights is damaged", str(index), f"fetch it again ({error})") from None
-        missing = [name for name in names if not inside(folder, name).is_file()]
-        if missing:
+        if missing := [name for name in names if not inside(folder, name).is_file()]:
             raise UserError(f"weight file '{missing[0]}' is missing", str(folder), "the index names it: fetch it again")
         return names
     if (folder / SINGLE).is_file():
         return [SINGLE]
-    pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt")) + sorted(folder.glob("*.pth"))
-    if pickled:
-        raise UserError(
-            f"'{pickled[0].name}' is a pickle, which can run code when it is loaded",
-            str(folder),
-            "convert it to safetensors first",
-        )
+    if pickled := [path for ending in ("bin", "pt", "pth") for path in sorted(folder.glob(f"*.{ending}"))]:
+        how = "convert it to safetensors first"
+        raise UserError(f"'{pickled[0].name}' is a pickle, which can run code when it is loaded", str(folder), how)
     raise UserError(f"no weights: neither {SINGLE} nor {INDEX}", str(folder), "check the path")
 
 
@@ -212,9 +190,8 @@ def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(
-            f"damaged or truncated safetensors file: {error}", str(path), "fetch or save it again"
-        ) from None
+        problem = f"damaged or truncated safetensors file: {error}"
+        raise UserError(problem, str(path), "fetch or save it again") from None
 
 
 def write_huggingface(
@@ -238,17 +215,21 @@ def write_huggingface(
     shards = _plan_shards(spec, kind.itemsize, max_shard_bytes)
     stacks = _Stacks(get_tensor)
     to_huggingface(spec)  # raises UserError before anything is written
-    names = [SINGLE] if len(shards) == 1 else [_shard_name(i, len(shards)) for i in range(len(shards))]
+    many = len(shards)
+    names = [SINGLE] if many == 1 else [f"model-{i:05d}-of-{many:05d}.safetensors" for i in range(1, many + 1)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for stale in (folder / SINGLE, folder / INDEX, folder / "config.json"):
             stale.unlink(missing_ok=True)
         for name, shard in zip(names, shards, strict=True):
-            _write_shard(folder / name, {key: _join(parts, stacks, kind) for key, parts in shard.items()})
-        if len(shards) > 1:
+            partial = folder / f"{name}.partial"  # so that a file with the right name is whole
+            save_file({key: _join(parts, stacks, kind) for key, parts in shard.items()}, partial, {"format": "pt"})
+            os.replace(partial, folder / name)
+        if many > 1:
             total = sum(_bytes(parts, kind.itemsize) for shard in shards for parts in shard.values())
             weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
-            _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+            index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+            (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         tokenizer = Path(tokenizer_dir) if tokenizer_dir else None
         write_companions(folder, spec, dtype, training or Training(tokenizer))
     except (OSError, SafetensorError) as error:
@@ -306,7 +287,6 @@ class _Stacks:
 
 
 def _join(parts: Parts, stacks: _Stacks, dtype: torch.dtype) -> Tensor:
-    """One tensor of theirs out of ours."""
     first = parts[0][1]
     out = torch.empty(first.shape, dtype=dtype)
     theirs = (out.transpose(-2, -1) if first.transposed else out).movedim(first.rows_dim, 0)
@@ -320,26 +300,10 @@ def _join(parts: Parts, stacks: _Stacks, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def _write_shard(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Under another name first, so that a file with the right name is whole."""
-    partial = path.with_name(path.name + ".partial")
-    save_file(tensors, partial, metadata={"format": "pt"})
-    os.replace(partial, path)
-
-
-def _shard_name(index: int, count: int) -> str:
-    return f"model-{index + 1:05d}-of-{count:05d}.safetensors"
-
-
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
 def torch_dtype(name: str) -> torch.dtype:
     """float32, bfloat16 or float16 by name; raises UserError."""
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    short = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-    full = short.get(name, name)
+    full = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(name, name)
     if full not in dtypes:
         raise unknown("dtype", name, dtypes)
     return dtypes[full]
@@ -353,12 +317,14 @@ def unpacked(blocks: Tensor, scales: Tensor) -> Tensor:
     """blocks uint8 [..., G, 16], scales uint8 [..., G] -> bfloat16 [..., 32 G]."""
     table = torch.tensor([*E2M1, *(-number for number in E2M1)])
     halves = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(-2)  # [..., G, 32]
-    numbers = torch.ldexp(table[halves.int()], scales[..., None].int() - 127)
-    return numbers.flatten(-2).to(torch.bfloat16)
+    return torch.ldexp(table[halves.int()], scales[..., None].int() - 127).flatten(-2).to(torch.bfloat16)
 
 
 def save_file(tensors: Mapping[str, Tensor], path: str | Path, metadata: dict[str, str] | None = None) -> None:
-    """Writes tensors (contiguous, on the CPU) as a safetensors file whose mode follows the umask."""
+    """Writes tensors (contiguous, on the CPU) as a safetensors file whose mode follows the umask.
+
+    Alone, safetensors writes a file that only its owner may read, beside a config.json that a team can.
+    """
     with open(path, "wb"):
         pass
     mode = os.stat(path).st_mode & 0o777

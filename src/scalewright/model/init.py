@@ -1,17 +1,15 @@
 """First values of the weights: each a pure function of (seed, canonical name, the element's index).
 
-    seed, "layers.3.mlp.up.weight" --blake2b--> key of 64 bits --normals.py--> number i of its stream, fp32
+    seed, "layers.3.mlp.up.weight" --blake2b--> key of 64 bits --fill_normal--> number i of its stream, fp32
 
-So the weights are equal on every layout, and a rank makes its own box alone, where the weight lies.
+So the weights are equal, bit for bit, on every layout and device, and a rank makes its own box alone.
 
     normal     N(0, 0.02)                  GPT-1 (Radford et al. 2018 §4.1), GPT-2, Megatron-LM
     residual   N(0, 0.02 / sqrt(2 L))      outputs into the residual stream, 2 L of them (GPT-2 §2.3)
     ones, zeros                            norms and biases
 
 The values are fp32 whatever the model's dtype; only the copy into place converts. A stack of experts
-[E, ., .] is one tensor: an element's index is that of the whole stack.
-
-Normal numbers by index: number i of a stream is a function of (key, i), and the same bits on every device.
+[E, ., .] is one tensor: an element's index is that of the whole stack. Number i of the stream of a key:
 
     pair     p = i // 2
     hash     z = mix(key + (p + 1) * GAMMA)           SplitMix64 (Steele, Lea & Flood 2014, OOPSLA, figure 16)
@@ -20,13 +18,10 @@ Normal numbers by index: number i of a stream is a function of (key, i), and the
     angle    pi/2 x,  x = a / 2^31 in [-1, 1]         a half turn; the other half, r < 0, where s is set
     number   r cos(pi/2 x) for an even i, r sin(pi/2 x) for an odd one       (Box & Muller 1958)
 
-So any part of a tensor is drawn by itself, in pieces that fit a cache. Logarithm, cosine and sine are series
-of single-precision additions, multiplications and one division, each rounded as IEEE 754 has it: a library's
-functions differ in their last bit by processor, and on one processor by a number's place in its vector.
-No number is beyond sqrt(64 ln 2) = 6.66.
-
-Streams of different keys are parts of one sequence of 2^64 hashes: of 1,000 tensors with 10^9 numbers each,
-two overlap with a probability of 1,000^2 * 10^9 / 2^65 = 3e-5.
+Logarithm, cosine and sine are series of single-precision additions, multiplications and one division, each rounded as
+IEEE 754 has it: a library's functions differ in their last bit by processor, and on one processor by a number's place
+in its vector. No number is beyond sqrt(64 ln 2) = 6.66. Streams of different keys are parts of one sequence of 2^64
+hashes: of 1,000 tensors with 10^9 numbers each, two overlap with a probability of 1,000^2 * 10^9 / 2^65 = 3e-5.
 """
 
 from __future__ import annotations
@@ -44,27 +39,22 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import TensorSpec, tensors
 
 STANDARD_DEVIATION = 0.02
+Device = str | torch.device
 DRAWN_ON = ("cpu", "cuda")  # kinds of devices with integers of 64 bits; the others' numbers come from the CPU
 
 
 def tensor_seed(seed: int, name: str) -> int:
     """The 64-bit key of one tensor's stream."""
-    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), "little")
 
 
-def init_tensor(t: TensorSpec, model: ModelSpec, seed: int, device: str | torch.device = "cpu") -> Tensor:
+def init_tensor(t: TensorSpec, model: ModelSpec, seed: int, device: Device = "cpu") -> Tensor:
     """The first values of one tensor, whole: fp32, of shape `t.shape`."""
     return init_box(t, model, seed, [0] * len(t.shape), t.shape, device)
 
 
 def init_box(
-    t: TensorSpec,
-    model: ModelSpec,
-    seed: int,
-    offsets: Sequence[int],
-    sizes: Sequence[int],
-    device: str | torch.device = "cpu",
+    t: TensorSpec, model: ModelSpec, seed: int, offsets: Sequence[int], sizes: Sequence[int], device: Device = "cpu"
 ) -> Tensor:
     """One box of the same values, fp32, of shape `sizes`: nothing outside of it is drawn."""
     wanted = torch.device(device)
@@ -83,8 +73,7 @@ def named_tensors(model: ModelSpec) -> dict[str, TensorSpec]:
 def initialize(module: nn.Module, model: ModelSpec, seed: int) -> None:
     """Fills a decoder (or a cut of one) in place, tensor by tensor; parameters are whole, plain tensors.
 
-    On the meta device, call `module.to_empty(device=...)` first. Raises RunError for a parameter that the
-    spec lacks.
+    On the meta device, call `module.to_empty(device=...)` first. Raises RunError for a parameter that the spec lacks.
     """
     by_name = named_tensors(model)
     for name, parameter in module.named_parameters():
@@ -104,10 +93,8 @@ def _set_values(out: Tensor, t: TensorSpec, model: ModelSpec, seed: int, offsets
     if t.init in ("zeros", "ones"):
         out.fill_(float(t.init == "ones"))
         return
-    deviation = STANDARD_DEVIATION
-    if t.init == "residual":
-        deviation /= (2 * model.num_hidden_layers) ** 0.5
-    fill_normal(out, tensor_seed(seed, t.name), t.shape, offsets, deviation)
+    outputs = 2 * model.num_hidden_layers if t.init == "residual" else 1
+    fill_normal(out, tensor_seed(seed, t.name), t.shape, offsets, STANDARD_DEVIATION / outputs**0.5)
 
 
 GAMMA = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from scalewright.model.attention import Core
-from scalewright.model.context import Context, Tables
+from scalewright.model.context import Context
 from scalewright.model.norm import RMSNorm
-from scalewright.model.rope import rotate
+from scalewright.model.rope import Tables, rotate
 from scalewright.spec.model import ModelSpec
 
 NORM_EPS = 1e-6  # of both latents, in every published model, whatever the other norms add
@@ -56,13 +56,10 @@ class LatentAttention(nn.Module):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         rope = context.local_rope if self.sliding else context.rope
         q, (c, r) = self._queries(x, rope), self._latents(x, rope)
-        cache = context.cache
-        if cache is None:
-            out = self._expanded(q, c, r, context)
-        else:
-            first = cache.length == 0
-            all_c, all_r = cache.update(self.layer, c[:, None], r[:, None])
-            out = self._expanded(q, c, r, context) if first else self._absorbed(q, all_c, all_r, context)
+        cache, first = context.cache, context.cache is None or context.cache.length == 0
+        latents = (c[:, None], r[:, None])
+        latents = latents if cache is None else cache.update(self.layer, *latents)
+        out = self._expanded(q, c, r, context) if first else self._absorbed(q, *latents, context)
         return self.o(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _queries(self, x: Tensor, rope: Tables | None) -> Tensor:
@@ -92,8 +89,7 @@ class LatentAttention(nn.Module):
         sizes = [self.mla.qk_nope_head_dim, self.mla.v_head_dim]
         plain, v = torch.split(torch.unflatten(self.kv_up(c), -1, (-1, sum(sizes))), sizes, dim=-1)
         k = torch.cat([plain, r[:, :, None].expand(-1, -1, plain.shape[2], -1)], dim=-1)
-        out: Tensor = self.core(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), context)
-        return out
+        return self.core(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), context)  # type: ignore[no-any-return]
 
     def _absorbed(self, q: Tensor, c: Tensor, r: Tensor, context: Context) -> Tensor:
         """The same from the latents of all tokens so far, [B, 1, S, L] and [B, 1, S, R]; [B, H, T, V]."""

@@ -4,9 +4,8 @@
     load_model("my.yaml")                 the same for a model file
     load_model("path/to/hf-folder")       config.json + safetensors
 
-The module is made without memory, given memory once in the requested dtype and on the requested device,
-and filled tensor by tensor: never a second copy of the model. `serve/load.py` has the `load_model` that opens
-checkpoints, too.
+The module is made without memory, given memory once in the requested dtype and on the requested device, and filled
+tensor by tensor: never a second copy of the model. `serve/load.py` has the `load_model` that opens checkpoints, too.
 """
 
 from __future__ import annotations
@@ -49,10 +48,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def open_huggingface(folder: Path) -> HuggingFaceFolder:
-    """The tensors of a Hugging Face folder, with the spec of its config.json.
-
-    Without prediction modules where its files have none.
-    """
+    """The tensors of a Hugging Face folder and its config.json's spec, less prediction modules that its files lack."""
     if not (folder / "config.json").is_file():
         raise UserError("no config.json here", str(folder), "give a Hugging Face folder or a run's folder")
     spec = load_model_spec(folder)
@@ -77,11 +73,11 @@ class FreshWeights:
 @torch.no_grad()
 def build(reader: TensorReader, dtype: str = "float32", device: str = "cpu", *, mtp: bool = True) -> Decoder:
     """A decoder filled from a reader, in evaluation mode; `mtp`: with its prediction modules."""
-    module_dtype, module_device = torch_dtype(dtype), torch_device(device)
+    kind, place = torch_dtype(dtype), torch_device(device)
     spec = reader.spec if mtp else reader.spec.replace(mtp_layers=0)
     with torch.device("meta"):
-        module = Decoder(spec).to(module_dtype)
-    module.to_empty(device=module_device)
+        module = Decoder(spec).to(kind)
+    module.to_empty(device=place)
     for name, parameter in module.named_parameters():
         parameter.copy_(reader.read(name))
     return module.eval()

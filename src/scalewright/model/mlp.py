@@ -37,15 +37,10 @@ def hidden_units(kind: MlpType, gate: Tensor | None, up: Tensor) -> Tensor:
     """The hidden units [..., F] from projections of that shape; `gate` is None in an MLP without one."""
     if kind == "swiglu_clamped":
         assert gate is not None
-        return clamped_swiglu(gate, up)
+        gate, up = gate.clamp(max=CLAMP), up.clamp(-CLAMP, CLAMP)
+        return (F.silu(gate * SLOPE) / SLOPE) * (up + 1.0)  # silu keeps one tensor for the backward, not two
     act = ACTIVATIONS[kind]
     return act(up) if gate is None else act(gate) * up
-
-
-def clamped_swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """gpt-oss's units [..., F]: (u + 1) g sigmoid(1.702 g) of clamped projections."""
-    gate, up = gate.clamp(max=CLAMP), up.clamp(-CLAMP, CLAMP)
-    return (F.silu(gate * SLOPE) / SLOPE) * (up + 1.0)  # silu keeps one tensor for the backward, not two
 
 
 class MLP(nn.Module):

@@ -5,11 +5,10 @@
                   v                                                      token 1 -> 0, 1     expert  0 | 1 | 2
               rows [Nk,D] --experts--> [Nk,D] --back in order, weighted, summed over k--> [N,D]  (+ shared(x))
 
-(Shazeer et al. 2017, arXiv 1701.06538 §2; Fedus et al. 2021, 2101.03961 §2; DeepSeek-AI 2024, 2412.19437
-§2.1.2.) An expert takes as many tokens as are sent to it, unless training limits them (train/capacity.py).
-With `weigh_input` (Llama 4) it gives f(w x) in place of w f(x). Devices, ranks and groups appear nowhere:
-expert parallelism wraps the forward of `experts`, and of the whole where some are shared, tensor parallelism
-`routed` and `shared`.
+(Shazeer et al. 2017, arXiv 1701.06538 §2; Fedus et al. 2021, 2101.03961 §2; DeepSeek-AI 2024, 2412.19437 §2.1.2.) An
+expert takes as many tokens as are sent to it, unless training limits them (train/capacity.py). With `weigh_input`
+(Llama 4) it gives f(w x) in place of w f(x). Devices, ranks and groups appear nowhere: expert parallelism wraps the
+forward of `experts`, and of the whole where some are shared, tensor parallelism `routed` and `shared`.
 
     B batch  T tokens  N = B T  D hidden  E experts  k experts of a token  F hidden units of an expert
 """
@@ -53,9 +52,7 @@ class MoE(nn.Module):
         """x [B, T, D] -> what the shared experts make of it, which takes every token."""
         assert self.shared is not None
         shared: Tensor = self.shared(x)
-        if self.shared_gate is not None:
-            shared = torch.sigmoid(self.shared_gate(x)) * shared
-        return shared
+        return shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x)) * shared
 
     def routed(self, x: Tensor) -> Tensor:
         """x [B, T, D] -> the weighted sum of its tokens' experts [B, T, D]."""
@@ -80,8 +77,7 @@ class MoE(nn.Module):
         slots = torch.unflatten(done[inverse(order)], 0, experts.shape)  # [N, k, D]
         if not self.weigh_input:
             slots = slots * weights[..., None]
-        out: Tensor = slots.sum(dim=1)
-        return out.view_as(x)
+        return slots.sum(dim=1).view_as(x)
 
 
 class Experts(nn.Module):
@@ -96,11 +92,10 @@ class Experts(nn.Module):
         self.kind = spec.mlp_type
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """rows [R, D], sorted by expert; counts int64 [E], which add up to R -> [R, D].
-
-        On a GPU without grouped products the counts are copied to the host.
-        """
-        sizes = None if self._by_grouped_kernel(rows) else on_host([counts], [len(rows)])[0]
+        """rows [R, D], sorted by expert; counts int64 [E], which add up to R -> [R, D]."""
+        aligned = all(size % 8 == 0 for size in self.up.weight.shape[1:])
+        grouped = rows.is_cuda and rows.dtype == torch.bfloat16 and aligned  # what torch's grouped product takes
+        sizes = None if grouped else on_host([counts], [len(rows)])[0]  # on a GPU, too: a copy that is waited for
         if sizes is None or not costs_by_shape(rows):
             return self._apply_to(rows, counts, sizes)
         even = [even_rows(size) for size in sizes]
@@ -114,13 +109,7 @@ class Experts(nn.Module):
         """As `forward`; `sizes`: the rows of each expert on the host, null for the grouped kernel."""
         gate = None if self.gate is None else self.gate(rows, counts, sizes)
         hidden = hidden_units(self.kind, gate, self.up(rows, counts, sizes))
-        out: Tensor = self.down(hidden, counts, sizes)
-        return out
-
-    def _by_grouped_kernel(self, rows: Tensor) -> bool:
-        """Whether torch's grouped product takes these; else one product for each expert, in turn."""
-        aligned = all(size % 8 == 0 for size in self.up.weight.shape[1:])
-        return rows.is_cuda and rows.dtype == torch.bfloat16 and aligned
+        return self.down(hidden, counts, sizes)  # type: ignore[no-any-return]
 
 
 class Stack(nn.Module):
@@ -139,11 +128,8 @@ class Stack(nn.Module):
     def apply_to(self, rows: Tensor, counts: Tensor, sizes: list[int] | None, bias: Tensor | None) -> Tensor:
         """As `forward`, with another bias, or none."""
         if sizes is None:
-            ends = counts.cumsum(0).to(torch.int32)
-            out: Tensor = grouped_mm(rows, self.weight.transpose(-2, -1), offs=ends)
-            if bias is None:
-                return out
-            return out + bias.repeat_interleave(counts, dim=0, output_size=len(rows))
+            out: Tensor = grouped_mm(rows, self.weight.transpose(-2, -1), offs=counts.cumsum(0).to(torch.int32))
+            return out if bias is None else out + bias.repeat_interleave(counts, dim=0, output_size=len(rows))
         biases = [None] * len(sizes) if bias is None else bias.unbind()
         parts = zip(torch.split(rows, sizes), self.weight.unbind(), biases, strict=True)
         return torch.cat([F.linear(part, weight, bias) for part, weight, bias in parts])
@@ -155,8 +141,7 @@ def on_host(counts: Sequence[Tensor], totals: Sequence[int]) -> list[list[int]]:
     `totals`: what they add up to, which is all that a dry run has of them (dry_run/no_numbers.py).
     """
     numbers: list[int] = torch.cat(list(counts)).tolist()
-    starts = [0, *accumulate(len(count) for count in counts)]
-    return [numbers[start:end] for start, end in pairwise(starts)]
+    return [numbers[start:end] for start, end in pairwise([0, *accumulate(len(count) for count in counts)])]
 
 
 def inverse(order: Tensor) -> Tensor:

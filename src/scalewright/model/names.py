@@ -41,8 +41,7 @@ class FusedRows:
 
     def runs(self, first: int, last: int) -> list[Run]:
         """Our rows first..last (last excluded) as runs."""
-        runs = []
-        row = first
+        runs, row = [], first
         step = self.stride if self.block == 1 else 1  # single rows are one run, with gaps
         while row < last:
             count = last - row if self.block == 1 else min(self.block - row % self.block, last - row)
@@ -90,21 +89,16 @@ class Location:
 
 
 # Module names: ours -> theirs. {n} is the layer. A module missing here doesn't exist in the family.
+_LAYER = "model.layers.{n}"
 _LLAMA = {
     "embed": "model.embed_tokens",
     "norm": "model.norm",
     "head": "lm_head",
-    "attention_norm": "model.layers.{n}.input_layernorm",
-    "attention.q": "model.layers.{n}.self_attn.q_proj",
-    "attention.k": "model.layers.{n}.self_attn.k_proj",
-    "attention.v": "model.layers.{n}.self_attn.v_proj",
-    "attention.q_norm": "model.layers.{n}.self_attn.q_norm",
-    "attention.k_norm": "model.layers.{n}.self_attn.k_norm",
-    "attention.o": "model.layers.{n}.self_attn.o_proj",
-    "mlp_norm": "model.layers.{n}.post_attention_layernorm",
-    "mlp.gate": "model.layers.{n}.mlp.gate_proj",
-    "mlp.up": "model.layers.{n}.mlp.up_proj",
-    "mlp.down": "model.layers.{n}.mlp.down_proj",
+    "attention_norm": f"{_LAYER}.input_layernorm",
+    **{f"attention.{part}": f"{_LAYER}.self_attn.{part}_proj" for part in "qkvo"},
+    **{f"attention.{part}_norm": f"{_LAYER}.self_attn.{part}_norm" for part in "qk"},
+    "mlp_norm": f"{_LAYER}.post_attention_layernorm",
+    **{f"mlp.{part}": f"{_LAYER}.mlp.{part}_proj" for part in ("gate", "up", "down")},
 }
 
 
@@ -129,14 +123,10 @@ def _shared(layer: str, name: str) -> dict[str, str]:
     return {f"mlp.shared.{part}": f"{layer}.{name}.{part}_proj" for part in ("gate", "up", "down")}
 
 
-_LAYER = "model.layers.{n}"
 _MOE = {**_LLAMA, **_experts(f"{_LAYER}.mlp", "gate", "experts", "gate_proj", "up_proj", "down_proj")}
 _MIXTRAL = {**_LLAMA, **_experts(f"{_LAYER}.block_sparse_moe", "gate", "experts", "w1", "w3", "w2")}
-_QWEN_2_MOE = {
-    **_MOE,
-    **_shared(f"{_LAYER}.mlp", "shared_expert"),
-    "mlp.shared_gate": f"{_LAYER}.mlp.shared_expert_gate",
-}
+_SHARED_GATE = {"mlp.shared_gate": f"{_LAYER}.mlp.shared_expert_gate"}
+_QWEN_2_MOE = {**_MOE, **_shared(f"{_LAYER}.mlp", "shared_expert"), **_SHARED_GATE}
 # A prediction module: layer {n} goes on from the last. GLM-4.5 has DeepSeek-V3's names.
 _PREDICTION = {
     "mtp.embed_norm": f"{_LAYER}.enorm",
@@ -162,9 +152,9 @@ _DEEPSEEK = {
 }
 _GEMMA_2 = {
     **_LLAMA,
-    "attention_post_norm": "model.layers.{n}.post_attention_layernorm",
-    "mlp_norm": "model.layers.{n}.pre_feedforward_layernorm",
-    "mlp_post_norm": "model.layers.{n}.post_feedforward_layernorm",
+    "attention_post_norm": f"{_LAYER}.post_attention_layernorm",
+    "mlp_norm": f"{_LAYER}.pre_feedforward_layernorm",
+    "mlp_post_norm": f"{_LAYER}.post_feedforward_layernorm",
 }
 _GPT_OSS = {
     **_LLAMA,
@@ -186,9 +176,7 @@ _GPT_2 = {
     "norm": "transformer.ln_f",
     "head": "lm_head",
     "attention_norm": "transformer.h.{n}.ln_1",
-    "attention.q": "transformer.h.{n}.attn.c_attn",
-    "attention.k": "transformer.h.{n}.attn.c_attn",
-    "attention.v": "transformer.h.{n}.attn.c_attn",
+    **dict.fromkeys(("attention.q", "attention.k", "attention.v"), "transformer.h.{n}.attn.c_attn"),
     "attention.o": "transformer.h.{n}.attn.c_proj",
     "mlp_norm": "transformer.h.{n}.ln_2",
     "mlp.up": "transformer.h.{n}.mlp.c_fc",
@@ -201,9 +189,7 @@ def _interleaved(root: str, attention: str) -> dict[str, str]:
     layer = root + "{n}."
     return {
         "attention_norm": layer + "input_layernorm",
-        "attention.q": layer + attention + ".query_key_value",
-        "attention.k": layer + attention + ".query_key_value",
-        "attention.v": layer + attention + ".query_key_value",
+        **dict.fromkeys(("attention.q", "attention.k", "attention.v"), f"{layer}{attention}.query_key_value"),
         "attention.o": layer + attention + ".dense",
         "mlp_norm": layer + "post_attention_layernorm",
         "mlp.up": layer + "mlp.dense_h_to_4h",
@@ -211,12 +197,8 @@ def _interleaved(root: str, attention: str) -> dict[str, str]:
     }
 
 
-_NEOX = {
-    "embed": "gpt_neox.embed_in",
-    "norm": "gpt_neox.final_layer_norm",
-    "head": "embed_out",
-    **_interleaved("gpt_neox.layers.", "attention"),
-}
+_NEOX_OUTSIDE = {"embed": "gpt_neox.embed_in", "norm": "gpt_neox.final_layer_norm", "head": "embed_out"}
+_NEOX = {**_NEOX_OUTSIDE, **_interleaved("gpt_neox.layers.", "attention")}
 _BLOOM = {
     "embed": "transformer.word_embeddings",
     "embed_norm": "transformer.word_embeddings_layernorm",
@@ -242,20 +224,15 @@ _LLAMA_4_PREFIXES = (*_WITHIN_VISION, ("lm_head.", "language_model.lm_head."))
 
 FAMILIES: dict[str, FamilyNames] = {
     **{f: FamilyNames(_LLAMA) for f in ("llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo")},
+    **{f: FamilyNames(_MOE) for f in ("qwen3_moe", "olmoe")},
+    **{f: FamilyNames(_DEEPSEEK) for f in ("deepseek_v2", "deepseek_v3")},
+    **{f: FamilyNames(_GEMMA_2) for f in ("gemma2", "olmo2")},
+    **{f: FamilyNames(_GEMMA_2, prefixes=_WITHIN_VISION) for f in ("gemma3", "gemma3_text")},
+    **{f: FamilyNames(_LLAMA_4, stacks="halves", prefixes=_LLAMA_4_PREFIXES) for f in ("llama4", "llama4_text")},
     "mixtral": FamilyNames(_MIXTRAL),
     "qwen2_moe": FamilyNames(_QWEN_2_MOE),
-    "qwen3_moe": FamilyNames(_MOE),
-    "olmoe": FamilyNames(_MOE),
     "glm4_moe": FamilyNames(_GLM_4_MOE),
-    "deepseek_v2": FamilyNames(_DEEPSEEK),
-    "deepseek_v3": FamilyNames(_DEEPSEEK),
     "gpt_oss": FamilyNames(_GPT_OSS, stacks="alternating"),
-    "llama4": FamilyNames(_LLAMA_4, stacks="halves", prefixes=_LLAMA_4_PREFIXES),
-    "llama4_text": FamilyNames(_LLAMA_4, stacks="halves", prefixes=_LLAMA_4_PREFIXES),
-    "gemma2": FamilyNames(_GEMMA_2),
-    "gemma3": FamilyNames(_GEMMA_2, prefixes=_WITHIN_VISION),
-    "gemma3_text": FamilyNames(_GEMMA_2, prefixes=_WITHIN_VISION),
-    "olmo2": FamilyNames(_GEMMA_2),
     "starcoder2": FamilyNames(_STARCODER_2),
     "gpt2": FamilyNames(_GPT_2, fused="concatenated", transposed=True, prefixes=(("transformer.", ""),)),
     "gpt_neox": FamilyNames(_NEOX, fused="interleaved", prefixes=(("gpt_neox.", ""), ("embed_out", "lm_head"))),
@@ -264,12 +241,8 @@ FAMILIES: dict[str, FamilyNames] = {
 
 
 def locations(spec: ModelSpec) -> dict[str, Location]:
-    """Where every tensor of the model lies, by canonical name and in the model's order; raises UserError.
-
-    A tied head has an entry of its own, `head.weight`, that points at the embedding.
-    """
-    table = FAMILIES.get(spec.family)
-    if table is None:
+    """Where every tensor lies, by canonical name in the model's order, a tied head's too; raises UserError."""
+    if (table := FAMILIES.get(spec.family)) is None:
         known = ", ".join(sorted(FAMILIES))
         raise UserError(f"family '{spec.family}' has no table of Hugging Face names yet", spec.name, f"use {known}")
     by_name = {t.name: _location(spec, table, t.name, t.shape) for t in tensors(spec, mtp=True)}
@@ -295,26 +268,20 @@ def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, 
     elif module.startswith("mtp."):
         _, index, module = module.split(".", 2)
         layer = str(spec.num_hidden_layers + int(index))
-        inside = module.startswith("block.")
-        module = module.removeprefix("block.") if inside else f"mtp.{module}"
+        module = module.removeprefix("block.") if module.startswith("block.") else f"mtp.{module}"
     whole = table.modules.get(f"{module}.{kind}")  # a parameter with a name of its own
     theirs = whole or table.modules.get(module)
     if theirs is None:
-        raise UserError(
-            f"family '{spec.family}' has no Hugging Face name for '{module}'",
-            spec.name,
-            "set `family` to one whose models have this part",
-        )
+        how = "set `family` to one whose models have this part"
+        raise UserError(f"family '{spec.family}' has no Hugging Face name for '{module}'", spec.name, how)
     full = theirs.replace("{n}", layer) + ("" if whole else f".{kind}")
     others = tuple(new + full[len(old) :] for old, new in table.prefixes if full.startswith(old))
     if table.stacks != "none" and module.startswith("mlp.experts."):
         return _stack(full, others, module, shape, table.stacks)
     sharing = [m for m, t in table.modules.items() if t == theirs]
     rows = _rows(spec, module, sharing, table.fused, shape[0])
-    flip = table.transposed and len(shape) == 2 and bool(layer)
-    stored = (rows.total, *shape[1:])
-    experts = shape[0] if "{e}" in full else 0
-    if experts:
+    flip, stored = table.transposed and len(shape) == 2 and bool(layer), (rows.total, *shape[1:])
+    if experts := shape[0] if "{e}" in full else 0:
         stored, rows = shape[1:], FusedRows(0, shape[1], shape[1], shape[1])
     copies = _copies(spec, module) if kind == "weight" else ()
     return Location(full, shape, stored[::-1] if flip else stored, rows, flip, others, experts, copies=copies)
@@ -329,9 +296,7 @@ def _stack(name: str, others: tuple[str, ...], module: str, shape: tuple[int, ..
         rows = FusedRows(number * size, size, size, 2 * size)
     else:
         rows = FusedRows(number, 1, 2, 2 * size)
-    flip = len(shape) == 3
-    stored = (shape[0], *shape[2:], rows.total)
-    return Location(name, shape, stored, rows, flip, others, stacked=True)
+    return Location(name, shape, (shape[0], *shape[2:], rows.total), rows, len(shape) == 3, others, stacked=True)
 
 
 def _rows(spec: ModelSpec, module: str, sharing: list[str], fused: str, size: int) -> FusedRows:

@@ -48,8 +48,7 @@ def build_norm(spec: ModelSpec, size: int) -> nn.Module:
     """The model's kind of norm over `size` numbers."""
     if spec.norm_type.startswith("rmsnorm"):
         return RMSNorm(size, spec.norm_eps, plus_one=spec.norm_type == "rmsnorm_plus_one")
-    weight, bias = spec.norm_shapes
-    return LayerNorm(size, spec.norm_eps, weight, bias)
+    return LayerNorm(size, spec.norm_eps, *spec.norm_shapes)
 
 
 def build_qk_norm(spec: ModelSpec, layer: int, heads: int) -> nn.Module | None:

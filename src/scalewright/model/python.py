@@ -44,16 +44,12 @@ def build_python_model(ref: str, arguments: Mapping[str, Any], seed: int) -> nn.
 
 
 def _give_logits(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor:
-    """A forward hook: the logits in the module's result."""
     tokens = inputs[0] if inputs else None
     return find_logits(output, tuple(tokens.shape) if isinstance(tokens, Tensor) else None)
 
 
 def find_logits(output: Any, shape: tuple[int, ...] | None = None) -> Tensor:
-    """The logits in a model's output; raises UserError where there are none, or not [B, T, V].
-
-    `shape` is that of the tokens, (B, T); null: unknown.
-    """
+    """The logits in a model's output, for tokens of a `shape` (B, T) if known; UserError for none of [B, T, V]."""
     logits: Any = output
     if isinstance(output, Mapping):
         logits = output.get("logits")
@@ -62,23 +58,12 @@ def find_logits(output: Any, shape: tuple[int, ...] | None = None) -> Tensor:
     elif isinstance(output, (tuple, list)) and output:
         logits = output[0]
     if not isinstance(logits, Tensor):
-        raise UserError(
-            f"the model's forward gave {_kind(output)}",
-            "model",
-            "return logits [B, T, V], a tuple that begins with them, a dict or an object that has 'logits'",
-        )
+        how = "return logits [B, T, V], a tuple that begins with them, a dict or an object that has 'logits'"
+        keys = f" of {', '.join(map(str, list(output)[:4])) or 'nothing'}" if isinstance(output, Mapping) else ""
+        raise UserError(f"the model's forward gave a {type(output).__name__}{keys}", "model", how)
     if not logits.is_floating_point() or logits.dim() != 3 or (shape and tuple(logits.shape[:2]) != shape):
         expected = f"[{shape[0]}, {shape[1]}, V]" if shape and len(shape) == 2 else "[B, T, V]"
-        raise UserError(
-            f"the model's logits are {str(logits.dtype).removeprefix('torch.')} {list(logits.shape)}",
-            "model",
-            f"give real numbers of shape {expected}: one row of V for every token of the input",
-        )
+        problem = f"the model's logits are {str(logits.dtype).removeprefix('torch.')} {list(logits.shape)}"
+        how = f"give real numbers of shape {expected}: one row of V for every token of the input"
+        raise UserError(problem, "model", how)
     return logits
-
-
-def _kind(output: Any) -> str:
-    """A forward's result, in a few words."""
-    if isinstance(output, Mapping):
-        return f"a {type(output).__name__} of {', '.join(map(str, list(output)[:4])) or 'nothing'}"
-    return f"a {type(output).__name__}"

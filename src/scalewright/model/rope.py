@@ -5,13 +5,11 @@
         x1' = x1 cos(p f) - x2 sin(p f)          f_i = theta ** (-2 i / R),  i = 0 .. R/2 - 1
         x2' = x2 cos(p f) + x1 sin(p f)          R = the dimensions that turn (head_dim x fraction)
 
-so that q(p) . k(s) depends on p - s only (Su et al. 2021, arXiv 2104.09864). Pair i is (i, i + R/2), as in
-GPT-NeoX and in most Hugging Face files; where pairs are neighbours (DeepSeek), they are sorted first, queries
-and keys alike. The scalings change f for contexts beyond the trained
-one: linear (Chen et al. 2023, 2306.15595), dynamic NTK, YaRN (Peng et al. 2023, 2309.00071), Llama 3.1's.
-
-The tables are made once per forward, in fp32, on the device and without a host synchronisation; they are
-tiny beside one layer, so nothing is kept from one forward to the next.
+so that q(p) . k(s) depends on p - s only (Su et al. 2021, arXiv 2104.09864). Pair i is (i, i + R/2), as in GPT-NeoX
+and in most Hugging Face files; where pairs are neighbours (DeepSeek), they are sorted first, queries and keys alike.
+The scalings change f for contexts beyond the trained one: linear (Chen et al. 2023, 2306.15595), dynamic NTK, YaRN
+(Peng et al. 2023, 2309.00071), Llama 3.1's. The tables are made once per forward, in fp32, on the device and without a
+host synchronisation; they are tiny beside one layer, so nothing is kept from one forward to the next.
 
     B batch  T tokens  H heads  K head dim  R rotary dims
 """
@@ -26,10 +24,10 @@ from torch import Tensor
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import RopeScaling
 
+Tables = tuple[Tensor, Tensor]
 
-def rotary_tables(
-    positions: Tensor, theta: float, size: int, scaling: RopeScaling | None, context: int
-) -> tuple[Tensor, Tensor]:
+
+def rotary_tables(positions: Tensor, theta: float, size: int, scaling: RopeScaling | None, context: int) -> Tables:
     """cos and sin of all angles, fp32 [B, T, 1, R/2], for positions [B, T]; `context`: the trained length."""
     frequencies, stretch = _frequencies(positions, theta, size, scaling, context)
     angles = positions.to(torch.float32)[:, :, None, None] * frequencies
@@ -43,10 +41,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
     """
     half = cos.shape[-1]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
-    if interleaved:
-        first, second = turned[..., 0::2], turned[..., 1::2]
-    else:
-        first, second = turned[..., :half], turned[..., half:]
+    neighbours, halves = (turned[..., 0::2], turned[..., 1::2]), (turned[..., :half], turned[..., half:])
+    first, second = neighbours if interleaved else halves
     parts = [first * cos - second * sin, second * cos + first * sin]  # fp32 tables lift bf16 to fp32 here
     out = torch.cat(parts, dim=-1).to(x.dtype)
     return torch.cat([out, rest], dim=-1) if rest.shape[-1] else out
@@ -57,23 +53,19 @@ def _frequencies(
 ) -> tuple[Tensor, float]:
     """The frequencies f [R/2] and the factor that cos and sin are multiplied by."""
     exponents = torch.arange(0, size, 2, dtype=torch.float32, device=positions.device) / size
-    kind = scaling.kind if scaling else None
     if scaling is None:
         return 1.0 / theta**exponents, 1.0
+    kind, trained = scaling.kind, scaling.original_context or context
     if kind == "linear":
         return 1.0 / theta**exponents / scaling.factor, 1.0
     if kind == "dynamic":
-        return _dynamic(positions, theta, size, scaling, scaling.original_context or context, exponents), 1.0
+        return _dynamic(positions, theta, size, scaling, trained, exponents), 1.0
     if kind == "llama3":
-        return _llama3(1.0 / theta**exponents, scaling, scaling.original_context or context), 1.0
+        return _llama3(1.0 / theta**exponents, scaling, trained), 1.0
     if kind == "yarn":
-        trained = scaling.original_context or context
         return _yarn(theta, size, scaling, trained, exponents), scaling.stretch
-    raise UserError(
-        f"rope scaling '{kind}' is counted but doesn't run yet",
-        "rope.scaling.kind",
-        "use linear, dynamic, yarn or llama3",
-    )
+    how = "use linear, dynamic, yarn or llama3"
+    raise UserError(f"rope scaling '{kind}' is counted but doesn't run yet", "rope.scaling.kind", how)
 
 
 def _dynamic(

@@ -48,26 +48,21 @@ class Router(nn.Module):
         self.moe = moe
         self.weight = nn.Parameter(torch.empty(moe.num_experts, spec.hidden_size))
         nn.init.normal_(self.weight, std=0.02)
-        corrects = moe.score == "sigmoid"
-        bias = nn.Parameter(torch.zeros(moe.num_experts), requires_grad=not corrects)
+        bias = nn.Parameter(torch.zeros(moe.num_experts), requires_grad=moe.score == "softmax")
         self.bias = bias if moe.router_bias else None
 
     def forward(self, rows: Tensor) -> Choice:
-        moe, bias = self.moe, None if self.bias is None else self.bias.float()
-        if moe.score == "softmax":
-            logits = F.linear(rows.float(), self.weight.float(), bias)
-            scores = logits.softmax(dim=-1)
-        else:
-            logits = F.linear(rows.float(), self.weight.float())
-            scores = logits.sigmoid()
+        softmax = self.moe.score == "softmax"
+        bias = self.bias.float() if softmax and self.bias is not None else None
+        logits = F.linear(rows.float(), self.weight.float(), bias)
+        scores = logits.softmax(dim=-1) if softmax else logits.sigmoid()
         return self.choice(self.pick(scores), logits, scores)
 
     def pick(self, scores: Tensor) -> Tensor:
         """The experts [N, k] that scores [N, E] choose."""
         corrects = self.moe.score == "sigmoid"
         ranked = scores + self.bias.float() if corrects and self.bias is not None else scores
-        if self.moe.groups > 1:
-            ranked = _within_groups(ranked, self.moe)
+        ranked = _within_groups(ranked, self.moe) if self.moe.groups > 1 else ranked
         return ranked.topk(self.moe.top_k, dim=-1).indices
 
     def choice(self, experts: Tensor, logits: Tensor, scores: Tensor) -> Choice:

@@ -3,9 +3,8 @@
     q, k, v, first [B or 1, T] --attend_rows--> out, lse             kept: these, and nothing of T x T
     grad of out                --attend_rows_backward--> grads       a tile's mask and scores are made again
 
-Documents of packed rows, windows, ALiBi and caps take it; a plainly causal row takes PyTorch's own
-(attention.py). `first` is each token's first visible key (visible.py), in the place of a mask. Sinks come
-after the kernel (attend.py).
+Documents of packed rows, windows, ALiBi and caps take it; a plainly causal row takes PyTorch's own (attention.py).
+`first` is each token's first visible key (visible.py), in the place of a mask. Sinks come after the kernel (attend.py).
 
 It is registered as an operator: compiled blocks hold it as one node, recomputation keeps or repeats it like
 PyTorch's kernels, and a dry run counts its outputs but, as of any kernel, not what it allocates for a tile.
@@ -44,24 +43,15 @@ def attend_rows(
     `first` int64 [B or 1, T], from `visible.first_keys`; `host`: the same in host memory where it is on a
     device, so that invisible keys are skipped; `slopes` fp32 [H] of ALiBi; `sinks` [H].
     """
-    out: Tensor = _attend_rows(q, k, v, first, host, slopes, sinks, scores.scale, scores.cap)[0]
-    return out
+    return _attend_rows(q, k, v, first, host, slopes, sinks, scores.scale, scores.cap)[0]  # type: ignore[no-any-return]
 
 
 @torch.library.custom_op("scalewright::attend_rows", mutates_args=())
 def _attend_rows(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    first: Tensor,
-    host: Tensor | None,
-    slopes: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    cap: float | None,
-) -> tuple[Tensor, Tensor]:
-    part = _part(q.shape[2], first, host, slopes)
-    out, lse = attend(q, k, v, part, Scores(scale, cap))
+    q: Tensor, k: Tensor, v: Tensor, first: Tensor, host: Tensor | None, slopes: Tensor | None, sinks: Tensor | None,
+    scale: float, cap: float | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    out, lse = attend(q, k, v, _part(q.shape[2], first, host, slopes), Scores(scale, cap))
     if sinks is not None:
         add_sinks(out, lse, sinks)
     return out, lse
@@ -69,32 +59,19 @@ def _attend_rows(
 
 @torch.library.custom_op("scalewright::attend_rows_backward", mutates_args=())
 def _attend_rows_backward(
-    grad_output: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    first: Tensor,
-    host: Tensor | None,
-    slopes: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    cap: float | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, first: Tensor, host: Tensor | None,
+    slopes: Tensor | None, sinks: Tensor | None, scale: float, cap: float | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     part = _part(q.shape[2], first, host, slopes)
     if grad_output.stride(-1) != 1:
         grad_output = grad_output.contiguous()
     grads = attend_backward(grad_output, q, k, v, out, lse, part, Scores(scale, cap))
-    if sinks is None:
-        return *grads, q.new_empty(0)
-    return *grads, sinks_gradient(grad_output, out, lse, sinks)
+    return *grads, q.new_empty(0) if sinks is None else sinks_gradient(grad_output, out, lse, sinks)
 
 
 def _part(queries: int, first: Tensor, host: Tensor | None, slopes: Tensor | None) -> Part:
     """All keys, and the last tokens as queries."""
-    length = first.shape[1]
-    start = length - queries
+    start, length = first.shape[1] - queries, first.shape[1]
     known = first if first.device.type == "cpu" else host
     span = Span(np.arange(start, length), np.arange(length), None if known is None else known.numpy()[:, start:])
     index = torch.arange(length, device=first.device)
@@ -140,8 +117,7 @@ def _fake_backward(
 
 
 def _products(q: Any, k: Any, v: Any) -> int:
-    """FLOPs of the scores and of their product with the values, from shapes: over the full square, as by
-    convention (dry_run/operator_flops.py)."""
+    """FLOPs of scores and their product with values, over the full square by convention (dry_run/watch.py)."""
     batch, heads, queries, width = q
     return int(2 * batch * heads * queries * k[2] * (width + v[3]))
 

@@ -18,12 +18,12 @@ attention to the products of queries and keys that see each other, most of them 
 
 Indices count within the row: nothing leaks from one document of a packed row into another.
 
-ALiBi: attention scores fall with the distance, at a rate of each head's own; no positions elsewhere.
+With ALiBi scores fall with the distance, at a rate of each head's own (Press et al. 2021, arXiv 2108.12409):
 
     score(q, k) = q . k / sqrt(K) - slope_h (p_q - p_k)      slope_h = 2 ** (-8 h / H),  h = 1 .. H
 
-(Press et al. 2021, arXiv 2108.12409.) For H not a power of two, the slopes of the next lower power come first
-and every second one of the next higher power fills up, as in the authors' code and in BLOOM.
+For H not a power of two, the slopes of the next lower power come first and every second one of the next higher power
+fills up, as in the authors' code and in BLOOM.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ class Visible:
         """What a tile adds to its scores, [b or 1, H or 1, queries, keys]."""
         rows = tile.rows if len(self.first) > 1 else slice(None)
         query, key = self.query[tile.queries], self.key[tile.keys]
-        first = self.first[rows, tile.queries]
-        return added_mask(query, key, first, self.slopes, dtype, hidden_score(dtype))
+        return added_mask(query, key, self.first[rows, tile.queries], self.slopes, dtype, hidden_score(dtype))
 
 
 def hidden_score(dtype: torch.dtype) -> float:
@@ -146,13 +145,11 @@ def tiles(span: Span, most: int, *, whole: bool, masked: bool = False) -> list[T
 
 def _keys(span: Span, first: NDArray[Any], start: int, end: int) -> slice:
     """The keys from the first that one of these queries sees to the last."""
-    left = np.searchsorted(span.key, first[start])
     right = np.searchsorted(span.key, span.query[end - 1], side="right")
-    return slice(int(left), int(right))
+    return slice(int(np.searchsorted(span.key, first[start])), int(right))
 
 
 def _kind(span: Span, first: NDArray[Any], start: int, end: int) -> Literal["all", "causal", "masked"]:
-    """How much of a tile is visible."""
     query, key = span.query[start:end], span.key[_keys(span, first, start, end)]
     if not len(key) or first[end - 1] > key[0]:
         return "masked"

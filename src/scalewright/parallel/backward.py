@@ -10,16 +10,14 @@ leads off towards weights is a fork (a matrix product, a norm):
                      |                 |
                      W                 W
 
-The input part runs the path alone and keeps the gradients that arrive at the forks. The weight part runs each
-fork again, from those gradients, for its weights alone. A matrix product does one of its two multiplications
-in each part, and so do sums for biases and PyTorch's fused norms; only their elementwise factors are made
-twice. Collectives lie on the path or between a fork and a weight: they run once, in the order of the graph,
-which is the same on all ranks.
+The input part runs the path alone and keeps the gradients that arrive at the forks. The weight part runs each fork
+again, from those gradients, for its weights alone. A matrix product does one of its two multiplications in each part,
+and so do sums for biases and PyTorch's fused norms; only their elementwise factors are made twice. Collectives lie on
+the path or between a fork and a weight: they run once, in the order of the graph, which is the same on all ranks.
 
 Two kinds of fork can't run again, and make their weights' gradients in the input part already: a Python
-`autograd.Function`, which has no parts (a compiled block is one, so compiled blocks gain nothing from a
-split), and a fork with a weight that is reached from elsewhere too, since that would run the path between a
-second time.
+`autograd.Function`, which has no parts (a compiled block is one, so compiled blocks gain nothing from a split), and a
+fork with a weight that is reached from elsewhere too, since that would run the path between a second time.
 """
 
 from __future__ import annotations

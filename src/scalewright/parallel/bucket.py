@@ -1,7 +1,7 @@
 """Buckets of gradients, and how they are summed over the ranks that hold the same weights.
 
     AllReduce    one message a bucket, waited for at the step's end
-    Staged       several, with computation between them (half_buckets.py, power_sgd.py): one bucket's beside
+    Staged       several, with computation between them (replicate.py, power_sgd.py): one bucket's beside
                  the next one's, in one order on all ranks
 
         bucket 0 full   send A0
@@ -101,7 +101,6 @@ class Staged:
             self._go_on(earlier)
 
     def _go_on(self, earlier: list[tuple[Stages, dist.Work]]) -> None:
-        """One stage of each, the oldest first."""
         for stages, sent in earlier:
             with self.timers.comm(self.axis):
                 sent.wait()

@@ -14,8 +14,7 @@ Cross-entropy by chunks of tokens: of each the sums, and the gradient of its log
     loss = -log p(target)      z-loss = z log(Z)^2      summed over counted tokens, in fp32
     d loss / d logits = (1 + 2 z log Z) softmax(logits) - one_hot(target);  0 in rows that are not counted
 
-z-loss keeps the softmax's normaliser Z near 1 (PaLM, Chowdhery et al. 2022 §5). Of logits whose columns are
-spread over tp, `parallel/cross_entropy.py` makes the same.
+Of logits whose columns are spread over tp, `parallel/cross_entropy.py` makes the same.
 """
 
 from __future__ import annotations
@@ -89,12 +88,10 @@ class _Gradients:
     @classmethod
     def zeros(cls, hidden: Tensor, weight: Tensor, wanted: list[bool]) -> _Gradients:
         """None of a chunk yet; every chunk fills its own rows of `hidden`."""
-        return cls(
-            torch.empty_like(hidden) if wanted[0] else None,
-            torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None,
-            torch.zeros_like(weight[:, 0], dtype=torch.float32) if wanted[2] else None,
-            weight.dtype,
-        )
+        of_hidden = torch.empty_like(hidden) if wanted[0] else None
+        of_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None
+        of_bias = torch.zeros_like(weight[:, 0], dtype=torch.float32) if wanted[2] else None
+        return cls(of_hidden, of_weight, of_bias, weight.dtype)
 
     def add(self, rows: slice, gradient: Tensor, hidden: Tensor, weight: Tensor) -> None:
         """Adds a chunk, by the gradient of its logits [m, V], which has `headroom`, and its hidden [m, D]."""
@@ -110,18 +107,16 @@ class _Gradients:
         """The gradients times the loss's own, each in the dtype of what it is a gradient of."""
         if self.hidden is not None:
             self.hidden.mul_(grad_output / headroom(self.hidden.dtype))
-        of_parameters = [
+        of_weight, of_bias = (
             None if total is None else total.mul_(grad_output).to(self.dtype) for total in (self.weight, self.bias)
-        ]
-        return self.hidden, of_parameters[0], of_parameters[1]
+        )
+        return self.hidden, of_weight, of_bias
 
 
 def _add_product(total: Tensor, gradient: Tensor, hidden: Tensor, share: float) -> None:
-    """total [V, D] += share x gradient^T hidden, in fp32.
-
-    A product of 16 bits is rounded once a chunk, and made of some rows at a time: it lies beside the sum. In
-    fp16 the share is taken before it is rounded, since sums over tokens could leave fp16's range.
-    """
+    """total [V, D] += share x gradient^T hidden, in fp32. A product of 16 bits is rounded once a chunk, and made of
+    some rows at a time: it lies beside the sum. In fp16 the share is taken before it is rounded, since sums over tokens
+    could leave fp16's range."""
     if gradient.dtype == torch.float32:
         torch.addmm(total, gradient.t(), hidden, out=total)
         return

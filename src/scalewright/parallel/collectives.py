@@ -21,8 +21,7 @@ from scalewright.spec.groups import HEADS
 
 def all_sum(tensor: Tensor, mesh: Mesh, axis: str) -> Tensor:
     """Sums `tensor` over the ranks of an axis, in place; returns it."""
-    group = mesh.group(axis, tensor.device)
-    if group is not None:
+    if (group := mesh.group(axis, tensor.device)) is not None:
         with mesh.timers.comm(axis):
             dist.all_reduce(tensor, group=group)
     return tensor
@@ -75,8 +74,7 @@ class _Control:
 
 
 def _control(mesh: Mesh) -> _Control:
-    row = mesh.group("control")
-    if row is None:  # this rank is alone, or alone in the last row
+    if (row := mesh.group("control")) is None:  # this rank is alone, or alone in the last row
         return _Control(None, mesh.groups.get(HEADS), mesh.rank, mesh.world > 1)
     return _Control(row, mesh.groups.get(HEADS), mesh.rank - row.rank(), row.size() < mesh.world)
 
@@ -96,7 +94,6 @@ def _pass_on(value: Any, group: dist.ProcessGroup | None, source: int, rank: int
 
 
 def _gather(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """The values of a group's ranks, in order, on every one of them."""
     if group is None:
         return [value]
     data = json.dumps(value).encode()

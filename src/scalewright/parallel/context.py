@@ -14,10 +14,9 @@ half of the queries sees all:
     rank 0, queries    a3       -  b                    turn t     rank r - t >= 0   all queries, first half
     of chunks 0, 3     a0       -                                  else              second half, all keys
 
-Weights know nothing of it: their gradients are sums over `fsdp` (dp_shard x cp) or `gradient`, as over other
-ranks with other tokens. The model stays plain: `apply_context` puts another core into every attention, and
-describes the parts of a forward once for all layers, for this rank's queries: which keys each sees, in a few
-numbers a token, from which the core makes masks tile by tile (model/attend.py).
+Weights' gradients are sums over `fsdp` (dp_shard x cp) or `gradient`, as over other ranks with other tokens. The model
+stays plain: `apply_context` puts another core into every attention, and describes the parts of a forward once for all
+layers: which keys each query sees, in a few numbers a token; the core makes masks of it tile by tile (model/attend.py).
 """
 
 from __future__ import annotations
@@ -168,8 +167,7 @@ class _Parts:
     def make(self, window: int | None) -> tuple[Part | None, ...]:
         """The parts of all turns; none of a turn whose keys a window hides from all queries."""
         spec = self.decoder.spec
-        plain = window is None and self.documents is None and spec.positions != "alibi"
-        if plain:
+        if window is None and self.documents is None and spec.positions != "alibi":
             return tuple(Part(*self._slices(turn), causal=turn == 0) for turn in range(self.cut.ranks))
         index = torch.arange(self.length, device=self.device)
         chunks = spec.window_chunks
@@ -211,13 +209,8 @@ def first_keys_on_host(
     if documents is None or packing is not None:
         index = torch.arange(first.shape[-1], device="cpu")
         numbers = None if packing is None else torch.from_numpy(packing.documents)
-        return _numbers(first_keys(index, numbers, window, chunks))
-    return None if first.device.type != "cpu" else _numbers(first)
-
-
-def _numbers(tensor: Tensor) -> NDArray[np.int64]:
-    values: NDArray[np.int64] = tensor.numpy()
-    return values
+        return first_keys(index, numbers, window, chunks).numpy()
+    return None if first.device.type != "cpu" else first.numpy()
 
 
 def _any_visible(query: NDArray[np.int64], key: NDArray[np.int64], first: NDArray[np.int64]) -> bool:

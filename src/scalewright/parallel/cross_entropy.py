@@ -3,10 +3,9 @@
     of logits     logits [N, V] are there; their gradient takes their place, chunk by chunk of tokens
     of the head   chunk by chunk its logits, their loss and gradients: never whole logits (chunked_loss.py)
 
-Logits are the largest tensor of a step: 2 GiB in bf16 for 8,192 tokens of 128,256. PyTorch's own loss keeps
-their log-probabilities in fp32 beside them, and makes the gradient in two more of their size. The sizes
-decide which way is taken (spec/loss_chunks.py); both give the same numbers. z-loss keeps the softmax's
-normaliser Z near 1: z log(Z)^2 a token (PaLM, Chowdhery et al. 2022 §5).
+Logits are the largest tensor of a step: 2 GiB in bf16 for 8,192 tokens of 128,256. PyTorch's own loss keeps their
+log-probabilities in fp32 beside them, and makes the gradient in two more of their size. Sizes decide which way is taken
+(spec/loss_chunks.py). z-loss, z log(Z)^2 a token, keeps the normaliser Z near 1 (PaLM, Chowdhery et al. 2022 §5).
 
 With prediction modules (multi-token prediction), of D depths, the auxiliary loss has another term:
 
@@ -23,9 +22,8 @@ Cross-entropy of logits whose columns are spread over the ranks of tp: no rank e
     on all ranks            log Z = log sum over r of exp(z_r)        loss = log Z - sum over r of t_r
     gradient of x           exp(x - log Z) - one_hot,  where x lies; the backward scales it
 
-(Megatron-LM takes three all-reduces for it: of the maximum, the sum and the target's logit.) Columns that pad
-an uneven vocabulary count for nothing, and their gradient is exactly 0. The z-loss, z * (log Z)^2, comes
-with it. Everything is fp32, whatever the logits' dtype.
+(Megatron-LM takes three all-reduces for it: of the maximum, the sum and the target's logit.) Columns that pad an
+uneven vocabulary count for nothing, and their gradient is exactly 0. Everything is fp32, whatever the logits' dtype.
 """
 
 from __future__ import annotations
@@ -71,10 +69,8 @@ class CrossEntropy:
     mtp_weight: float = 0.0
 
     def __call__(self, logits: Tensor, targets: Tensor, softcap: float | None = None) -> Losses:
-        """Of logits [..., V] and targets [...]; where a gradient is wanted it takes the logits' place.
-
-        `softcap` caps them, in their place too. A second backward through one graph raises RuntimeError.
-        """
+        """Of logits [..., V] and targets [...]; where a gradient is wanted it takes the logits' place. `softcap` caps
+        them, in their place too. A second backward through one graph raises RuntimeError."""
         keep = logits.requires_grad and torch.is_grad_enabled()
         losses: Losses = _OfLogits.apply(  # type: ignore[no-untyped-call]
             logits.flatten(0, -2), targets.flatten(), partial(self.chunk, softcap=softcap), keep
@@ -121,13 +117,6 @@ class CrossEntropy:
         if keep and softcap is not None:
             through_cap(chunk, logits, softcap)
         return chunk
-
-
-def cross_entropy(
-    logits: Tensor, targets: Tensor, z_loss: float = 0.0, columns: VocabularyColumns | None = None
-) -> Losses:
-    """Cross-entropy and z-loss of logits [B, T, V] against targets [B, T]: `CrossEntropy` as a function."""
-    return CrossEntropy(z_loss, columns)(logits, targets)
 
 
 class _OfLogits(torch.autograd.Function):
@@ -205,10 +194,7 @@ def _normalise(
     """exp(logits - highest) [n, V/tp]; this rank's highest, log Z and the target's logit, each [n]; fp32."""
     true = columns.true
     target = logits.gather(1, column[:, None])[:, 0].float() * is_local
-    if true:
-        highest = logits[:, :true].amax(dim=1).float()
-    else:
-        highest = torch.zeros_like(target)
+    highest = logits[:, :true].amax(dim=1).float() if true else torch.zeros_like(target)
     exp_logits = torch.sub(logits, highest[:, None]).exp_()  # a new fp32 tensor, whatever the logits are
     exp_logits[:, true:] = 0.0
     local = torch.stack([highest + exp_logits.sum(dim=1).log(), target])  # [2, N]; -inf without columns

@@ -11,13 +11,9 @@ counts of all ranks are exchanged first, and copied once a layer. With etp each 
 the others, and gets their sums back: F is cut, so each computes a part of every output. A bias of outputs is
 added once, to the sum, by the rank that gets it.
 
-Shared experts compute while rows travel, since they need no other token (overlap_shared_experts.py). How
-rows travel is behind one interface, `Trip`: another backend is another class of it, made where `AllToAll` is.
-
-The model stays plain: `apply_expert` wraps the forward of every `experts`, whose weights `cut_parameters` has
-made this rank's part. An expert without tokens works on no rows, so that its gradients are zeros.
-
-Shared experts beside the dispatch: they compute while tokens travel to routed experts and back.
+Shared experts need no other rank's tokens (DeepSeek-AI 2024, arXiv 2401.06066 §3.2): they compute while rows
+travel to routed experts and back, so that each of the two exchanges has half of them to hide behind, cut where
+Megatron-LM's `--moe-shared-expert-overlap` cuts them. The same operators on the same numbers, in another order:
 
     rows       there ------------>            experts          back ------------->
     shared     gate, up, activation                            down
@@ -25,12 +21,10 @@ Shared experts beside the dispatch: they compute while tokens travel to routed e
 
     backward   back's gradient travels beside down's backward, there's beside that of gate and up
 
-Shared experts need no other rank's tokens (DeepSeek-AI 2024, arXiv 2401.06066 §3.2), so that each of the two
-exchanges has half of them to hide behind (Megatron-LM's `--moe-shared-expert-overlap` cuts them there, too).
-Nothing else changes: the same operators on the same numbers, in another order.
-
-The model stays plain. Its `forward` asks for the routed experts first; from within them, once rows are on
-their way, `around` calls the shared ones, and from within these, before `down`, the routed experts. The
+The model stays plain. `apply_expert` wraps the forward of every `experts`, whose weights `cut_parameters` has made this
+rank's part; an expert without tokens works on no rows, so that its gradients are zeros. A layer's `forward` asks
+for the routed experts first; from within them, once rows are on their way, `around` calls the shared ones, and
+from within these, before `down`, the routed experts. How rows travel is behind one interface, `Trip`. The
 backward follows by itself: autograd runs what the forward ran last first, so that the shared experts' part of
 it lies between the start of a gradient's exchange and the wait for it (functions.py: `start_exchange`).
 """
@@ -112,9 +106,8 @@ def apply_expert(decoder: Decoder, layout: Layout, mesh: Mesh, make_trip: MakeTr
             down, inner = experts.down, experts.forward
             if mesh.size("etp") > 1 and down.bias is not None:
                 down.forward = partial(down.apply_to, bias=None)  # type: ignore[method-assign]
-            experts.forward = partial(  # type: ignore[method-assign]
-                _experts_of_all, inner, down, make_trip, overlap
-            )
+            run = partial(_experts_of_all, inner, down, make_trip, overlap)
+            experts.forward = run  # type: ignore[method-assign]
 
 
 def _experts_of_all(
@@ -183,9 +176,7 @@ class AllToAll:
         assert self.etp is not None
         # no -1: a rank may have no rows
         sums = parts.view(self.etp.size, self.shared[self.etp.index], parts.shape[-1]).sum(dim=0)
-        if bias is None:
-            return sums
-        return sums + bias[torch.split(self.experts, self.shared)[self.etp.index]]
+        return sums if bias is None else sums + bias[torch.split(self.experts, self.shared)[self.etp.index]]
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,15 @@
     start_exchange  its start, then the wait     the mirror's start, then the wait: in between both passes
                                                  compute something else
 
-(Shoeybi et al. 2019, arXiv 1909.08053 §3: f, g; Korthikanti et al. 2022, arXiv 2205.05198 §4.2: g, g-bar.)
-Nothing here computes: matrix products stay `F.linear`, so that a backward can be split into an input part and
-a weight part. A gradient that arrives is complete where tensors are equal on all ranks, and partial, still to
-be summed, where each rank did a part of the work; these functions turn one kind into the other.
+(Shoeybi et al. 2019, arXiv 1909.08053 §3: f, g; Korthikanti et al. 2022, arXiv 2205.05198 §4.2: g, g-bar.) Nothing
+here computes: matrix products stay `F.linear`, so that a backward can be split into an input part and a weight part. A
+gradient that arrives is complete where tensors are equal on all ranks, and partial, still to be summed, where each rank
+did a part of the work; these functions turn one kind into the other.
 
-The collectives are PyTorch's functional ones: they trace under `torch.compile`, have shapes without a network
-(fake tensors), and a dispatch mode sees the group's name. In a compiled graph a gather along a later dim is a
-gather along the first, split and concatenated, and a reduce-scatter the mirror of that: so
-torch.distributed._functional_collectives has them, and inductor's pass for overlap inside a matrix product
-(`_micro_pipeline_tp`, off by default: async TP) finds them.
+The collectives are PyTorch's functional ones: they trace under `torch.compile`, have shapes without a network (fake
+tensors), and a dispatch mode sees the group's name. In a compiled graph a gather along a later dim is a gather along
+the first, split and concatenated, and a reduce-scatter its mirror: as torch.distributed._functional_collectives has
+them, so that inductor's pass for async TP (`_micro_pipeline_tp`, off by default) finds them.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class AxisGroup:
 
 def axis_group(mesh: Mesh, axis: str) -> AxisGroup:
     """The group of an axis that has two ranks or more."""
-    group = mesh.group(axis)
-    if group is None:
+    if (group := mesh.group(axis)) is None:
         raise ValueError(f"axis '{axis}' has one rank: it has no process group")
     return AxisGroup(group.group_name, mesh.size(axis), mesh.index(axis), partial(mesh.timers.comm, axis))
 
@@ -119,9 +117,6 @@ def local_part(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     return x.narrow(dim, group.index * length, length)
 
 
-# -- the collectives, without gradients ------------------------------------------------------------
-
-
 def reduced(x: Tensor, group: AxisGroup) -> Tensor:
     """The sum of x over the group's ranks."""
     with _clock(group):
@@ -145,10 +140,9 @@ def gathered(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
 def start_all_gather(x: Tensor, group: AxisGroup) -> Tensor:
     """All ranks' x, joined along the first dim, once it has been waited for.
 
-    Not by `all_gather_into_tensor`, which to Gloo is ALLGATHER_COALESCED. The two threads of a Gloo group
-    keep the name of their last operation in one string, without a lock, and one that is too long to lie
-    within the string itself is then written into freed memory (torch 2.11 to 2.13). A compiler needs it, and
-    so does a dry run (dry_run/no_numbers.py).
+    Not by `all_gather_into_tensor`, which to Gloo is ALLGATHER_COALESCED. The two threads of a Gloo group keep the
+    name of their last operation in one string, without a lock, and one too long to lie within the string itself is
+    then written into freed memory (torch 2.11 to 2.13). A compiler needs it, and a dry run (dry_run/no_numbers.py).
     """
     started: Tensor
     if torch.compiler.is_compiling():

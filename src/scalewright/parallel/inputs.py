@@ -1,11 +1,9 @@
 """Batches on their way to the model: cut into micro-batches, moved to the device, without needless documents.
 
-Under context parallelism a rank gets its tokens of each row, with their positions, and whose documents the
-whole row has: its queries look at the keys of other ranks. On a GPU, documents come with what its kernels
-need to have on the host: where each begins, and how long the longest is.
-
-Prediction modules (multi-token prediction) take the token of depth k ahead of each place, and have the target
-of that token. Both are read from whole rows here, so that no rank has to ask another for them:
+Under context parallelism a rank gets its tokens of each row, with their positions and the whole row's documents: its
+queries look at keys of other ranks. On a GPU, documents come with what kernels need on the host: where each begins, and
+how long the longest is. Prediction modules (multi-token prediction) take the token of depth k ahead of each place, and
+have the target of that token. Both are read from whole rows here, so that no rank has to ask another for them:
 
     tokens        the  cat  sat  <eod>  a    dog       targets       cat  sat   <eod>  -100  dog   ran
     ahead 1       cat  sat  <eod>  a   dog   0         of depth 1    sat  <eod>  -100  -100  ran  -100
@@ -16,6 +14,7 @@ At the end of a row and of a document nothing is counted: the token that would b
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -52,7 +51,7 @@ class Micro(NamedTuple):
     targets: Tensor  # the same; with prediction modules [1 + depths, as tokens]
     # `positions` [B or 1, as tokens], `documents` [B, T], `packing`; or `position_ids` [B, T]; where needed;
     # `ahead` [depths, as tokens] with prediction modules
-    arguments: dict[str, Any]
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,9 @@ def wanted_by(model: nn.Module, *, trains: bool = False) -> Wanted:
 
 
 def _accepted_arguments(stage: nn.Module) -> frozenset[str]:
-    """Which of `positions`, `documents` and `position_ids` the model's forward takes besides its tokens.
-
-    A model of transformers takes `position_ids`, and from positions that begin anew it makes the mask between
-    documents (its packed sequences); it ignores the others.
-    """
+    """Which of `positions`, `documents` and `position_ids` the model's forward takes besides its tokens. A model of
+    transformers takes `position_ids`, and from positions that begin anew it makes the mask between documents (its
+    packed sequences); it ignores the others."""
     forward = inspect.signature(stage.forward).parameters
     if "position_ids" in forward and "documents" not in forward:
         return frozenset({"position_ids"})
@@ -125,7 +122,7 @@ def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: 
         ahead, further = ahead_of(batch.tokens[rows], targets, documents, wanted.ahead)
         arguments["ahead"] = wanted.of_row(ahead)
         targets = np.concatenate([targets[None], further])
-    moved: dict[str, Any] = {name: _move(values, device) for name, values in arguments.items()}
+    moved: dict[str, object] = {name: _move(values, device) for name, values in arguments.items()}
     if wanted.packing and "documents" in arguments and device.type == "cuda":
         moved["packing"] = packing_of(arguments["documents"], device)
     return Micro(_move(wanted.of_row(batch.tokens[rows]), device), _move(wanted.of_row(targets), device), moved)
@@ -157,6 +154,4 @@ def ahead_of(
 
 def _move(array: NDArray[Any], device: torch.device) -> Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(array))
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -3,10 +3,9 @@
     Grid (spec, pure) --make_mesh--> Mesh: rank 5 of [pp 2 | dp_replicate 1 | dp_shard 2 | cp 1 | tp 2]
                                            group("tp") = {4, 5}, group("fsdp") = {5, 7}, group("pp") = {1, 5}
 
-Which groups are made, and in which order on every rank, is data (`spec/groups.py`): only axes that the run
-communicates over, and axes that join the same ranks share their groups. NCCL's are made an axis at a time,
-by one split of the world's communicator, Gloo's one by one. An axis of size 1 has no group: a collective over
-it is the identity (`parallel/collectives.py`).
+Which groups are made, and in which order on every rank, is data (`spec/groups.py`): only axes that the run communicates
+over, and axes that join the same ranks share their groups. NCCL's are made an axis at a time, by one split of the
+world's communicator, Gloo's one by one. Over an axis of size 1, which has no group, a collective is the identity.
 """
 
 from __future__ import annotations
@@ -85,31 +84,19 @@ class Mesh:
 
     def axis_of(self, group_name: str) -> str | None:
         """A process group's axis, by torch's name for it; unambiguous when made with `share=False`."""
-        for axis, group in self.groups.items():
-            if group.group_name == group_name:
-                return axis
-        return None
+        return next((axis for axis, group in self.groups.items() if group.group_name == group_name), None)
 
 
 def make_mesh(
-    grid: Grid,
-    rank: int,
-    device: torch.device,
-    *,
-    axes: tuple[str, ...] = USED,
-    host_sums: bool = False,
-    share: bool = True,
-    only_own: bool = False,
-    row: int | None = None,
-    timeout: timedelta | None = None,
-) -> Mesh:
+    grid: Grid, rank: int, device: torch.device, *, axes: tuple[str, ...] = USED, host_sums: bool = False,
+    share: bool = True, only_own: bool = False, row: int | None = None, timeout: timedelta | None = None,
+) -> Mesh:  # fmt: skip
     """Builds the groups of `axes`; all ranks must call it together, after `join_world`.
 
-    `host_sums`: gradients of offloaded weights are summed in host memory, so that the groups of HOST_SUMS
-    need Gloo beside NCCL. `share=False` makes a group of its own for every axis, so that a group's name is
-    one axis's. `only_own` makes this rank's groups alone: for a process that only plays a rank (the dry run).
-    `row`: ranks of a row of control's tree (None: by the world's size). `timeout`: of each group, until
-    `set_timeout` changes it (None: torch's default).
+    `host_sums`: gradients of offloaded weights are summed in host memory, so that the groups of HOST_SUMS need Gloo
+    beside NCCL. `share=False` makes a group of its own for every axis, so that a group's name is one axis's. `only_own`
+    makes this rank's groups alone: for a process that only plays a rank (the dry run). `row`: ranks of a row of
+    control's tree (None: by the world's size). `timeout`: of each group, until `set_timeout` (None: torch's default).
     """
     gpu = device.type == "cuda"
     groups: dict[str, dist.ProcessGroup] = {}
@@ -137,8 +124,7 @@ def _bound_to_a_device() -> bool:
 def _one_by_one(
     made: AxisGroups, rank: int, device: torch.device, timeout: timedelta | None, *, only_own: bool
 ) -> dist.ProcessGroup | None:
-    """This rank's group of an axis. Every rank calls for all of them, so that all count the same names; with
-    Gloo those of others cost it nothing."""
+    """This rank's group of an axis. Every rank calls for all, so that all count the same names: Gloo's cost nothing."""
     backend = None if only_own or made.backend == backend_for(device) else made.backend
     own: dist.ProcessGroup | None = None
     for ranks in made.ranks:
@@ -149,28 +135,18 @@ def _one_by_one(
 
 
 def join_world(
-    rank: int,
-    world: int,
-    rendezvous: str,
-    device: torch.device,
-    *,
-    attempt: int = 0,
-    shared_store: bool = False,
+    rank: int, world: int, rendezvous: str, device: torch.device, *, attempt: int = 0, shared_store: bool = False,
     timeout: timedelta = TIMEOUT,
-) -> None:
+) -> None:  # fmt: skip
     """Joins the others at `rendezvous` (file:///... or tcp://host:port).
 
     `timeout` is that of meeting, and of torch's own group of all ranks until `set_timeout` changes it. A
     restarted job (attempt > 0) looks its peers up where the old attempt's addresses can't be.
     """
     dist.init_process_group(
-        backend_for(device),
-        store=_meeting_point(rank, world, rendezvous, attempt, shared_store, timeout),
-        rank=rank,
-        world_size=world,
-        timeout=timeout,
-        device_id=device if device.type == "cuda" else None,
-    )
+        backend_for(device), store=_meeting_point(rank, world, rendezvous, attempt, shared_store, timeout), rank=rank,
+        world_size=world, timeout=timeout, device_id=device if device.type == "cuda" else None,
+    )  # fmt: skip
 
 
 def ensure_world(mesh: Mesh) -> None:
@@ -198,18 +174,14 @@ def set_timeout(mesh: Mesh, seconds: float) -> None:
 def _meeting_point(
     rank: int, world: int, rendezvous: str, attempt: int, shared_store: bool, timeout: timedelta = TIMEOUT
 ) -> Any:
-    """An attempt's own store: a prefix in the server's, or a file of its own.
-
-    The last rank to leave a FileStore deletes its file. In a file shared by attempts, that would take the
-    address of a rank that had come back already with it, and its peer would wait for that until the timeout:
-    seen once in 300 meetings of two ranks.
-    """
+    """An attempt's own store: a prefix in the server's, or a file of its own. The last rank to leave a FileStore
+    deletes its file: in one shared by attempts with the address of a rank that had come back already, for which its
+    peer would wait until the timeout (seen once in 300 meetings of two ranks)."""
     if not rendezvous.startswith("tcp://"):
         return FileStore(f"{unquote(urlparse(rendezvous).path)}-{attempt}", world)
     host, _, port = rendezvous.removeprefix("tcp://").rpartition(":")
     master = rank == 0 and not shared_store
-    store = TCPStore(host, int(port), world, is_master=master, timeout=timeout)
-    return PrefixStore(f"attempt-{attempt}", store)
+    return PrefixStore(f"attempt-{attempt}", TCPStore(host, int(port), world, is_master=master, timeout=timeout))
 
 
 def leave_world(*, together: bool = True) -> None:

@@ -13,15 +13,13 @@ its receiver computes, for one buffer more per peer.
     rank 0   F0 > F1 >            receive posted when needed:   F0 ====> F0
     rank 1   ==> F0 ==> F1        posted one message ahead:     F0 ==> F0 while F1 arrives
 
-A sent tensor is kept until it has arrived. That needs no further message: when one comes back, the schedule
-has how many of ours its sender had received by then, so those are free (`acknowledgements`); the rest are
-waited for at the end of the step.
+A sent tensor is kept until it has arrived. That needs no further message: when one comes back, the schedule has how
+many of ours its sender had received by then (`acknowledgements`); the rest are waited for at the end of the step.
 
-NCCL does the operations of one communicator strictly in turn, also between different pairs of ranks, and a
-send there waits for its receive. So a rank that sends to one neighbour and receives from the other through
-one communicator can wait in a circle (zbv and dualpipev do from 4 ranks on, zb-interleaved from 3). On a GPU,
-then, pairs that meet at a rank have communicators of their own: lanes 0 and 1 in turn, and lane 2 for the way
-from the last rank round to the first.
+NCCL does the operations of one communicator strictly in turn, also between different pairs of ranks, and a send there
+waits for its receive. A rank that sends to one neighbour and receives from the other through one communicator can wait
+in a circle (zbv and dualpipev do from 4 ranks on, zb-interleaved from 3). So on a GPU pairs that meet at a rank have
+communicators of their own: lanes 0 and 1 in turn, and lane 2 from the last rank round to the first.
 """
 
 from __future__ import annotations
@@ -56,12 +54,9 @@ class Messages:
         self.sent_bytes = 0  # of all steps; a measured step's are told apart in train/metrics/measured.py
 
     def start(
-        self,
-        shape: Sequence[int],
-        dtype: torch.dtype,
-        incoming: Mapping[int, int] | None = None,
+        self, shape: Sequence[int], dtype: torch.dtype, incoming: Mapping[int, int] | None = None,
         acknowledged: Mapping[int, Sequence[int]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Before a step whose messages are all of one shape; posts the first receive from each peer.
 
         `incoming`: messages of the step from each peer (others are received without being posted ahead).
@@ -113,7 +108,6 @@ class Messages:
             self._free(peer, self._freed[peer] + len(sent))
 
     def _free(self, peer: int, count: int) -> None:
-        """Lets the first `count` of the step's messages to a peer go."""
         while self._freed[peer] < count:
             work, _ = self._sent[peer].popleft()
             with self.mesh.timers.comm("pp"):

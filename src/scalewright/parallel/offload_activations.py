@@ -5,11 +5,10 @@
     backward    compute  | block 2 | block 1 | block 0 |          and come back while the one above runs
                 copies   [  1 in ] [  0 in ]
 
-On a GPU copies run on a stream of their own, to and from pinned memory; on a CPU the same code copies at
-once, and the copies are marked as host memory (`parallel/offload_states.py`). Parameters, tensors that all blocks share
-(masks, rotary tables) and small ones stay on the device. Views of one storage are copied once. With
-recomputation it is a checkpointed block's input that goes; outputs that `selective` or a budget keep stay.
-Numbers come back as they went, with their strides: gradients are bit-equal.
+On a GPU copies run on a stream of their own, to and from pinned memory; on a CPU the same code copies at once, and the
+copies are marked as host memory (offload_states.py). Parameters, tensors that all blocks share (masks, rotary tables)
+and small ones stay on the device. Views of one storage are copied once. With recomputation it is a checkpointed block's
+input that goes; outputs that are kept stay. Numbers come back as they went: gradients are bit-equal.
 """
 
 from __future__ import annotations
@@ -223,7 +222,6 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested tuples, lists, dictionaries and dataclasses."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):

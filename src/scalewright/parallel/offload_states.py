@@ -9,13 +9,9 @@
     parameters      a block's tensors, gathered    <---------->  shards, which are the masters; gradients,
     (ZeRO-3)        while it runs                                states and update (FSDP2's CPUOffloadPolicy)
 
-Numbers are those of the same layout without offload, up to the rounding of another device's update. On a CPU
-both memories are one: the same code runs, and marks its tensors (`parallel/host.py`).
-
-Marks of tensors that are offloaded on a CPU run, whose device memory is host memory too.
-
-Offloading moves tensors to pinned host buffers. On a CPU both memories are one, so such buffers have a mark
-on their storage: a meter of device memory leaves them out, and offloading can be measured without a GPU.
+Numbers are those of the same layout without offload, up to the rounding of another device's update. On a CPU both
+memories are one: the same code runs, and its host buffers have a mark on their storage, so that a meter of device
+memory leaves them out, and offloading can be measured without a GPU.
 """
 
 from __future__ import annotations
@@ -66,8 +62,7 @@ def apply_offload(weights: Weights, layout: Layout, device: torch.device) -> Non
 
 
 def _mark_gradient(parameter: Tensor) -> None:
-    gradient = parameter.grad
-    if gradient is not None:
+    if (gradient := parameter.grad) is not None:
         mark_host(gradient.to_local() if isinstance(gradient, DTensor) else gradient)
 
 

@@ -4,12 +4,10 @@
     rank 1            rows 4-7 of the same    ─┘            └─►  B and C    ──► over tp likewise ──► f(whole)
                                                                                 and the same way back
 
-An optimizer that looks at a matrix as a whole (Muon) needs nothing else. Every matrix is computed once among
-the ranks that share it, and of n ranks with Psi numbers each sends Psi/n and gets them back. A gather would
-bring Psi to every rank, where all compute all (Liu et al. 2025, arXiv 2502.16982, algorithm 1).
-
-Stacked experts [E, ., .] are as many matrices: cuts between experts stay. Ranks that hold copies
-(dp_replicate, and fsdp without ZeRO) compute the same.
+An optimizer that looks at a matrix as a whole (Muon) needs nothing else. Every matrix is computed once among the ranks
+that share it, and of n ranks with Psi numbers each sends Psi/n and gets them back. A gather would bring Psi to every
+rank, where all compute all (Liu et al. 2025, arXiv 2502.16982, algorithm 1). Stacked experts [E, ., .] are as many
+matrices: cuts between experts stay. Ranks that hold copies (dp_replicate, and fsdp without ZeRO) compute the same.
 """
 
 from __future__ import annotations
@@ -35,9 +33,7 @@ class Owners:
         self.chains: dict[tuple[str, ...], list[int]] = {}
         for index, placement in enumerate(placements):
             self.chains.setdefault(tuple(s.axis for s in _cuts(placement, mesh)), []).append(index)
-        self.ways = [
-            _way([placements[index] for index in members], chain, mesh) for chain, members in self.chains.items()
-        ]
+        self.ways = [_way([placements[i] for i in members], chain, mesh) for chain, members in self.chains.items()]
 
     def apply(self, parts: Sequence[Tensor], function: Function) -> list[Tensor]:
         """`function` of every whole matrix; of each the part that this rank gave. A collective."""
@@ -63,7 +59,6 @@ class _Stop:
     boxes: tuple[tuple[Box, ...], ...]  # of every matrix, by rank: the part that it holds
 
     def mine(self) -> list[int]:
-        """The matrices that this rank owns."""
         return [index for index, owner in enumerate(self.owners) if owner == self.group.index]
 
     def there(self, parts: Sequence[Tensor]) -> list[Tensor]:
@@ -97,7 +92,6 @@ class _Stop:
         return sorted(range(len(self.owners)), key=self.owners.__getitem__)
 
     def _size(self, index: int, rank: int) -> int:
-        """Numbers of a matrix that a rank holds."""
         return prod(self.boxes[index][rank][1])
 
     def _held(self) -> list[int]:
@@ -119,11 +113,9 @@ def _way(placements: list[Placement], chain: Sequence[str], mesh: Mesh) -> list[
     for axis in chain:
         if not placements:
             break
-        coords, sizes = mesh.coords, mesh.grid.size_of
-        boxes = tuple(
-            tuple(box(placement, {**coords, axis: rank}, sizes) for rank in range(sizes[axis]))
-            for placement in placements
-        )
+        sizes = mesh.grid.size_of
+        coords = [{**mesh.coords, axis: rank} for rank in range(sizes[axis])]
+        boxes = tuple(tuple(box(placement, at, sizes) for at in coords) for placement in placements)
         # by whole shapes, so that ranks with other parts of the same matrices agree
         owners = balanced([placement.tensor.shape for placement in placements], sizes[axis])
         stops.append(_Stop(axis_group(mesh, axis), owners, boxes))

@@ -5,8 +5,6 @@
 
 The model is built on the meta device: nothing is allocated before this rank's part of it is cut.
 
-`torch.compile`, one block at a time: blocks are alike, so the compiler works once for all of them.
-
 The buffers of a user's module (running means, counters, tables): part of the model, though not trained.
 
     a step        rank 0 ──broadcast──► all      once, after the update: ranks enter a step with the same
@@ -31,7 +29,6 @@ from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
 from scalewright.model.moe import MoE
-from scalewright.parallel.blocks import blocks_of
 from scalewright.parallel.context import apply_context
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.expert import apply_expert
@@ -44,7 +41,7 @@ from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets
 from scalewright.parallel.shard import apply_shard
 from scalewright.parallel.shard_gradients import ShardedGradients
-from scalewright.parallel.stages import Stages, stages_of, tied_stages
+from scalewright.parallel.stages import Stages, blocks_of, stages_of, tied_stages
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
 from scalewright.parallel.weights import Source, Weights, hold
 from scalewright.spec.compress import Compress
@@ -91,25 +88,15 @@ class Parallel:
 
 
 def parallelize(
-    model: nn.Module,
-    placements: tuple[Placement, ...],
-    layout: Layout,
-    mesh: Mesh,
-    *,
-    bf16: bool,
-    compile_blocks: bool = False,
-    random: bool = False,
-    backend: str = "inductor",
-    seq_len: int | None = None,
-    memory: AbstractContextManager[Any] | None = None,
-    compress: Compress = "none",
-) -> Parallel:
+    model: nn.Module, placements: tuple[Placement, ...], layout: Layout, mesh: Mesh, *, bf16: bool,
+    compile_blocks: bool = False, random: bool = False, backend: str = "inductor", seq_len: int | None = None,
+    memory: AbstractContextManager[Any] | None = None, compress: Compress = "none",
+) -> Parallel:  # fmt: skip
     """Applies a layout to a model (or to a pipeline rank's `Stages`) in place; see `fill` for the values.
 
-    `bf16`: computes in bf16, with fp32 masters; a layout whose precision is fp16 computes in that.
-    `random`: the blocks use random numbers. `seq_len` prices a recomputation budget (null: the model's own).
-    `memory` is entered where space is first allocated: a dry run's takes none.
-    `compress`: how whole replicas send their gradients.
+    `bf16`: computes in bf16, with fp32 masters; a layout whose precision is fp16 computes in that. `random`: the blocks
+    use random numbers. `seq_len` prices a recomputation budget (null: the model's own). `memory` is entered where space
+    is first allocated: a dry run's takes none. `compress`: how whole replicas send their gradients.
     """
     stages = stages_of(model)
     if layout.tp * layout.cp * layout.ep * layout.etp > 1:
@@ -122,8 +109,7 @@ def parallelize(
     blocks = {number: blocks_of(stage) for number, stage in stages.items()}
     every_block = [block for of_stage in blocks.values() for block in of_stage]
     for number, stage in stages.items():
-        spec = stage.spec if isinstance(stage, Decoder) else None
-        kind = layout.recompute
+        spec, kind = stage.spec if isinstance(stage, Decoder) else None, layout.recompute
         apply_recompute(blocks[number], kind, random=random, model=spec, layout=layout, seq_len=seq_len)
     if compile_blocks:
         apply_compile(every_block, backend, forward_only=offloads_activations(layout))
@@ -137,36 +123,24 @@ def parallelize(
         for number, stage in stages.items():
             apply_shard(stage, blocks[number], mesh, layout, half=half)
     elif half is not None:
-        _cast(model, half)
+        for parameter in model.parameters():  # no buffers, as in FSDP: a rotary table keeps its fp32 angles
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(half)
     with memory or nullcontext():
         allocate(model, layout, mesh.device)
         weights = hold(model, placements, mesh)
         apply_offload(weights, layout, mesh.device)
         gradients = _gradients(stages, weights, layout, mesh, sharded=sharded, half=half, compress=compress)
-        executor = _executor(model, layout, mesh, gradients, half)
+        executor: Executor = Plain(model, gradients)
+        if isinstance(model, Stages):
+            executor = Pipeline(model, layout, mesh, gradients, half or torch.float32)
         return Parallel(model, weights, Buffers(model, mesh), gradients, executor)
 
 
-def _cast(model: nn.Module, half: torch.dtype) -> None:
-    """Parameters in bf16 or fp16, and nothing else, in place: FSDP casts no buffers, so no layout does.
-
-    A rotary table keeps its fp32 angles or its complex numbers.
-    """
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            parameter.data = parameter.data.to(half)
-
-
 def _gradients(
-    stages: Mapping[int, nn.Module],
-    weights: Weights,
-    layout: Layout,
-    mesh: Mesh,
-    *,
-    sharded: bool,
-    half: torch.dtype | None,
-    compress: Compress,
-) -> GradientSync:
+    stages: Mapping[int, nn.Module], weights: Weights, layout: Layout, mesh: Mesh, *, sharded: bool,
+    half: torch.dtype | None, compress: Compress,
+) -> GradientSync:  # fmt: skip
     if sharded:
         return ShardedGradients(stages, weights, layout)
     experts = any(isinstance(module, MoE) for stage in stages.values() for module in stage.modules())
@@ -177,21 +151,16 @@ def _gradients(
     return LocalGradients(weights)
 
 
-def _executor(
-    model: nn.Module, layout: Layout, mesh: Mesh, gradients: GradientSync, half: torch.dtype | None
-) -> Executor:
-    if not isinstance(model, Stages):
-        return Plain(model, gradients)
-    return Pipeline(model, layout, mesh, gradients, half or torch.float32)
-
-
 def fill(weights: Weights, source: Source) -> None:
     """Sets every weight to its value, and publishes the compute copies."""
     weights.fill(source)
 
 
 def apply_compile(blocks: Iterable[nn.Module], backend: str = "inductor", *, forward_only: bool = False) -> None:
-    """Compiles every block's call, in place; `forward_only`: later wrappers of the forward stay outside."""
+    """Compiles every block's call, in place: blocks are alike, so the compiler works once for all of them.
+
+    `forward_only`: later wrappers of the forward stay outside.
+    """
     for block in blocks:
         if forward_only:
             block.forward = torch.compile(block.forward, backend=backend)
@@ -219,8 +188,7 @@ class Buffers:
     @torch.no_grad()
     def share(self) -> None:
         """Copies rank 0's buffers to every rank, in one message; the host waits for nothing."""
-        group = self.mesh.group(self.mesh.together)
-        if group is None:
+        if (group := self.mesh.group(self.mesh.together)) is None:
             return
         tensors = sorted(self.named().values(), key=lambda t: -t.element_size())  # views stay aligned
         tensors = [tensor for tensor in tensors if tensor.numel()]
@@ -243,8 +211,7 @@ class Buffers:
         missing = []
         devices = {tensor.device for tensor in self.model.parameters()} or {torch.device("cpu")}
         for name, value in list(self._slots()):
-            stored = read(name)
-            if stored is None:
+            if (stored := read(name)) is None:
                 missing += [name] if value is not None else []
             elif value is not None and (value.shape, value.dtype) == (stored.shape, stored.dtype):
                 value.copy_(stored)

@@ -15,9 +15,8 @@ Between its actions a rank keeps, for each (stage, micro-batch):
     pending       the weights' part of a graph     backward_input               backward_weight
 
 Two neighbouring stages on one rank (the fold of a V) hand tensors over without a message: a forward fills the
-next stage's `inputs`, a backward the previous one's `grad_outputs`. An output's own memory is free as soon as
-it has arrived, the graph after its backward, or after the weight part. The schedule thus decides the memory:
-`peak_activations`.
+next stage's `inputs`, a backward the previous one's `grad_outputs`. An output's own memory is free as soon as it
+has arrived, the graph after its backward or weight part: the schedule decides the memory (`peak_activations`).
 
 Where the authors of dualpipev compute a forward and a backward together, to hide one's communication behind
 the other's work, we do the forward first: the two are of different micro-batches, so that neither reads the
@@ -134,7 +133,8 @@ class Pipeline:
     def _make_plan(self, plan: Schedule, acknowledged: dict[int, list[int]]) -> _Plan:
         actions = plan.actions[self.rank]
         incoming = Counter(action.peer for action in actions if action.kind in RECEIVES)
-        return _Plan(plan, incoming, acknowledged, _last_backwards(actions))
+        last = {a.stage: i for i, a in enumerate(actions) if a.kind in ("backward", "backward_weight")}
+        return _Plan(plan, incoming, acknowledged, frozenset(last.values()))
 
 
 @dataclass(frozen=True)
@@ -147,15 +147,8 @@ class _Plan:
     last: frozenset[int]  # positions of each stage's last backward or weight part
 
 
-def _last_backwards(actions: Sequence[Action]) -> frozenset[int]:
-    last = {a.stage: i for i, a in enumerate(actions) if a.kind in ("backward", "backward_weight")}
-    return frozenset(last.values())
-
-
 @dataclass
 class _Graph:
-    """A forward's graph, as its backward needs it."""
-
     outputs: list[GradientEdge] = field(default_factory=list)  # the hidden state or loss, auxiliary losses
     grad_outputs: list[Tensor | None] = field(default_factory=list)  # None: another rank still has to send it
     input: Tensor | None = None  # a leaf; None for tokens
@@ -242,12 +235,10 @@ class _StepState:
             self.leaving[unit] = tensor
 
     def _start_backward(self, unit: _Unit) -> tuple[_Graph, list[Tensor]]:
-        """The forward's graph, and the gradients of its outputs."""
         graph = self.graphs.pop(unit)
-        if self.plan.after(unit[0]) is not None:
-            arrived = self.grad_outputs.pop(unit)
-            return graph, [arrived if gradient is None else gradient for gradient in graph.grad_outputs]
-        return graph, [gradient for gradient in graph.grad_outputs if gradient is not None]
+        arrived = None if self.plan.after(unit[0]) is None else self.grad_outputs.pop(unit)
+        gradients = [arrived if gradient is None else gradient for gradient in graph.grad_outputs]
+        return graph, [gradient for gradient in gradients if gradient is not None]
 
     def _backward(self, unit: _Unit) -> None:
         graph, grad_outputs = self._start_backward(unit)

@@ -6,15 +6,12 @@
     Q = M^T P           error = M - P Q^T, then summed [columns, r]
     gradient = P Q^T
 
-Every rank keeps what its own M lost (algorithm 2) and adds it to the next step's gradient; the errors sum to
-what the sum lost, and a rank's own stays below its M, since P P^T projects. Gradients here are sums, not
-means: so are P and Q.
+Every rank keeps what its own M lost (algorithm 2) and adds it to the next step's gradient; the errors sum to what the
+sum lost, and a rank's own stays below its M, since P P^T projects. Gradients here are sums, not means: so are P and Q.
 
-What isn't a matrix, or would take as much in factors, is sent whole, beside P; so is a gradient that another
-axis has yet to sum (spec/compress.py). Under tp and pp each rank compresses the parts that it holds: halves
-of a matrix have factors of their own, another approximation than the whole one's, and no worse.
-
-A step whose update is left out leaves error and Q as they were before it: `keep`.
+What isn't a matrix, or would take as much in factors, is sent whole, beside P; so is a gradient that another axis has
+yet to sum (spec/compress.py). Under tp and pp each rank compresses the parts that it holds: halves of a matrix have
+factors of their own, another approximation and no worse. A step whose update is left out changes no error and no Q.
 """
 
 from __future__ import annotations
@@ -210,9 +207,8 @@ def first_q(name: str, offsets: Sequence[int], shape: tuple[int, ...]) -> Tensor
 def orthogonalize(p: Tensor) -> Tensor:
     """Orthonormal columns of p [count, rows, r], in place: Gram-Schmidt, each column projected twice.
 
-    A column that lies among those before it becomes zero: what is left of it is rounding, and would count
-    again in a direction that they have. (One projection isn't enough where columns are close to each other:
-    Giraud et al. 2005.)
+    A column that lies among those before it becomes zero: what is left of it is rounding, and would count again in a
+    direction that they have. (One projection isn't enough where columns are close to each other: Giraud et al. 2005.)
     """
     for index in range(p.shape[-1]):
         column, before = p[..., index : index + 1], p[..., :index]

@@ -9,15 +9,14 @@
                  within f of the bytes of `none` (`spec/recompute_budget.py`)
 
 Gradients are bit-equal to those of `none`: the same operators run on the same numbers. Collectives inside a
-block run again, too, in their order; all ranks of a group recompute the same block at the same time.
-
-Recomputation under a memory budget: keeps the outputs that the spec's knapsack chose.
+block run again, too, in their order; all ranks of a group recompute the same block at the same time. Under a
+budget the outputs are kept that the spec's knapsack chose:
 
     spec/recompute_budget.keep(model, layout, T, budget) -> {"attention.core", "mlp.gate", ...}      pure data
     here: the n-th matrix product of a block is the n-th of its spec's products               policy
 
-An operator is identified by its index among the block's matrix products, which is the same in eager and
-compiled blocks, with and without sharding; attention's core by its kernel. The choice needs no compiler.
+An operator is identified by its index among the block's matrix products, the same in eager and compiled blocks, with
+and without sharding; attention's core by its kernel. The choice needs no compiler.
 """
 
 from __future__ import annotations
@@ -37,14 +36,9 @@ from scalewright.spec.recompute_budget import Choice, keep, products
 
 
 def apply_recompute(
-    blocks: Sequence[nn.Module],
-    kind: Any,
-    *,
-    random: bool = False,
-    model: ModelSpec | None = None,
-    layout: Layout | None = None,
-    seq_len: int | None = None,
-) -> None:
+    blocks: Sequence[nn.Module], kind: Any, *, random: bool = False, model: ModelSpec | None = None,
+    layout: Layout | None = None, seq_len: int | None = None,
+) -> None:  # fmt: skip
     """Makes blocks (of one stage) recompute in the backward, in place.
 
     `random`: they use random numbers (dropout). Saving the random state costs a host sync on a GPU, so it is
@@ -85,7 +79,7 @@ def _wrapped(forward: Callable[..., Any], random: bool, contexts: Callable[[], A
 
 def _policy(ctx: Any, operator: Any, *arguments: Any, **keywords: Any) -> CheckpointPolicy:
     """Matrix products are expensive to redo, so their outputs are kept; all other operators run again."""
-    return CheckpointPolicy.MUST_SAVE if operator in PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
+    return _kept(operator in PRODUCTS)
 
 
 def outside_recomputation(module: nn.Module) -> None:
@@ -135,8 +129,8 @@ class Policy:
         if operator in PRODUCTS:
             index = self.seen[ctx.is_recompute]
             self.seen[ctx.is_recompute] = index + 1
-            return _policy_budget(index < len(self.kept) and self.kept[index])
-        return _policy_budget(self.core and is_core(operator))
+            return _kept(index < len(self.kept) and self.kept[index])
+        return _kept(self.core and is_core(operator))
 
 
 def is_core(operator: Any) -> bool:
@@ -145,5 +139,5 @@ def is_core(operator: Any) -> bool:
     return "backward" not in name and any(core in name for core in CORES)
 
 
-def _policy_budget(keep: bool) -> CheckpointPolicy:
+def _kept(keep: bool) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE

@@ -4,16 +4,13 @@
                ...                          bucket 1 full --> ...
     finish():  waits for the last of them
 
-Gradients live in flat fp32 buckets, in the order in which the backward makes them. They also serve one rank
-alone in bf16: each micro-batch's bf16 gradient is added to the fp32 sum as soon as it is made, and freed.
+Gradients live in flat fp32 buckets, in the order in which the backward makes them. They also serve one rank alone in
+bf16: each micro-batch's bf16 gradient is added to the fp32 sum as soon as it is made, and freed. Buckets are reduced in
+the order of their numbers, whatever order they fill in: a model whose ranks leave different parameters unused would
+otherwise sum one rank's bucket 0 with another's bucket 1. In a pipeline a stage's buckets start together after its last
+backward, while other stages still run; an embedding that two stages share (both ends of a V) waits for both.
 
-Buckets are reduced in one order, that of their numbers, whatever order they fill in: a model whose ranks
-leave different parameters unused would otherwise sum one rank's bucket 0 with another's bucket 1.
-
-In a pipeline a stage's buckets start together after its last backward, while other stages still run.
-An embedding that two stages of a rank share (both ends of a V) waits for both.
-
-Gradient buckets in two bytes a number: half of what an fp32 all-reduce sends.
+Buckets may travel in two bytes a number, half of what an fp32 all-reduce sends (`HalfBuckets`):
 
     rank 0   [a0 | a1]  cast  --all-to-all-->  a0 b0  fp32 sum, cast  --all-gather-->  [s0 | s1]  fp32 again
     rank 1   [b0 | b1]                         a1 b1
@@ -53,19 +50,12 @@ class GradientBuckets:
     """
 
     def __init__(
-        self,
-        weights: Weights,
-        mesh: Mesh,
-        bucket_bytes: int = BUCKET_BYTES,
-        *,
-        overlap: bool = True,
-        tied: Collection[int] = (),
-        compress: Compress = "none",
-    ) -> None:
+        self, weights: Weights, mesh: Mesh, bucket_bytes: int = BUCKET_BYTES, *, overlap: bool = True,
+        tied: Collection[int] = (), compress: Compress = "none",
+    ) -> None:  # fmt: skip
         self.groups = {False: mesh.group("gradient")}
         if any(_is_expert(weight) for weight in weights):
             self.groups[True] = mesh.group("ehsdp")
-
         self.weights = weights
         self.overlap = overlap
         self.tied = frozenset(tied)
@@ -74,7 +64,6 @@ class GradientBuckets:
         self._next = 0  # the bucket that they start next
         self._ended: set[int] = set()  # stages that have run their last backward of the step
         self._started: set[int] = set()  # and stages whose buckets have been started
-
         together: dict[tuple[int, bool], list[Weight]] = {}
         for weight in weights.trained()[::-1]:  # the backward makes the last layer's gradients first
             together.setdefault((weight.stage, _is_expert(weight)), []).append(weight)
@@ -162,7 +151,6 @@ class GradientBuckets:
                 self._start(bucket)
 
     def _start_full(self) -> None:
-        """Starts the buckets that are full, in order."""
         while self._next < len(self.buckets) and not self.buckets[self._next].waiting:
             self._start(self.buckets[self._next])
             self._next += 1
@@ -188,16 +176,15 @@ class GradientBuckets:
         self._next = 0
         self._ended.clear()
         self._started.clear()
-        summed_in_place = any(weight.compute.dtype == torch.float32 for weight in self.weights.trained())
+        summed_in_place = False
+        for weight in self.weights.trained():
+            in_place = weight.compute.dtype == torch.float32
+            weight.compute.grad = weight.main_gradient if in_place else None
+            summed_in_place |= in_place
         for bucket in self.buckets:
             bucket.untouched = [True] * len(bucket.views)
             if summed_in_place:
                 bucket.buffer.zero_()
-        for weight in self.weights.trained():
-            if weight.compute.dtype == torch.float32:
-                weight.compute.grad = weight.main_gradient
-            else:
-                weight.compute.grad = None
 
 
 def _is_expert(weight: Weight) -> bool:

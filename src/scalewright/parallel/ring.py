@@ -23,16 +23,9 @@ from scalewright.parallel.functions import AxisGroup, Sent, gathered, scattered,
 
 
 def attend_parts(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    parts: tuple[Part | None, ...],
-    scores: Scores,
-    group: AxisGroup,
-    *,
-    passes: bool,
+    q: Tensor, k: Tensor, v: Tensor, parts: tuple[Part | None, ...], scores: Scores, group: AxisGroup, *, passes: bool,
     sinks: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W] -> [B, H, T/cp, W]; `parts[i]` is of rank - i.
 
     The first part shows every query a key, itself at least. `sinks` [H]: of this rank's heads, or None.
@@ -112,8 +105,6 @@ class _Passed:
 
 
 class _Gathered:
-    """Those of all ranks at once."""
-
     def __init__(self, local: Tensor, group: AxisGroup) -> None:
         self.all, self.group = gathered(local[None], 0, group), group
 

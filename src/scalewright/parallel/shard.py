@@ -10,12 +10,11 @@ optimizer's state. A step of n micro-batches gathers the parameters and reduces 
     HSDP     as its ZeRO stage, among its shards     as its stage; after the last micro-batch, an all-reduce
                                                      of the rank's own part over the replicas
 
-Units, each gathered and reduced at once: every block; its experts apart, over `efsdp`; the last norm and
-the head, where they share no weight with an embedding in their stage and no prediction module uses them; the
-root, which is the rest. Head and root are gathered once for forward and backward together; in a pipeline,
-where some micro-batch is always between the two, once a step.
-`parallel/shard_gradients.py` sets the flags of every backward. What is prefetched is FSDP2's choice, but in a
-pipeline's backward, whose order it can't see (`_prefetch_backward`).
+Units, each gathered and reduced at once: every block; its experts apart, over `efsdp`; the last norm and the head,
+where they share no weight with an embedding in their stage and no prediction module uses them; the root, which is the
+rest. Head and root are gathered once for forward and backward together; in a pipeline, where some micro-batch is always
+between the two, once a step. `parallel/shard_gradients.py` sets the flags of every backward. What is prefetched is
+FSDP2's choice, but in a pipeline's backward, whose order it can't see (`_prefetch_backward`).
 
 Every module sums: nothing divides by the number of ranks, since the loss is already divided by the tokens of
 the whole global batch. In bf16 (and fp16) copies for compute are gathered in that, gradients summed in fp32.
@@ -58,24 +57,21 @@ def apply_shard(
 ) -> None:
     """Shards every block, the head, then the rest, over the mesh's `fsdp` axis, in place.
 
-    Under ZeRO-3 a block's gathered tensors are freed after its forward; those of head and root stay for the
-    backward.
+    Under ZeRO-3 a block's gathered tensors are freed after its forward; those of head and root stay for the backward.
     With parameters offloaded, the shards lie in host memory, and travel to the device to be gathered.
     """
     # torch warns for every model that ends in a linear layer; no operator of ours that autograd records works
     # in place on its output.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
-    precision = MixedPrecisionPolicy(
-        param_dtype=half, reduce_dtype=torch.float32 if half is not None else None, cast_forward_inputs=False
-    )
+    summed = torch.float32 if half is not None else None
+    precision = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=summed, cast_forward_inputs=False)
     offload = OffloadPolicy()
     if offloads_parameters(layout):
         offload = CPUOffloadPolicy(pin_memory=mesh.device.type == "cuda")
     shard = partial(fully_shard, mp_policy=precision, offload_policy=offload)
     blocks, free = list(blocks), layout.zero_stage == 3
     head = head_modules(model)
-    experts = _expert_units(model)
-    if experts:
+    if experts := _expert_units(model):
         expert_mesh = _device_mesh(mesh, "efsdp")
         for stacked in experts:
             shard(stacked, mesh=expert_mesh, reshard_after_forward=free)
@@ -102,17 +98,12 @@ def apply_shard(
 def head_modules(stage: nn.Module) -> list[nn.Module]:
     """The last norm and the head of a stage that begins with an embedding of its own; otherwise none.
 
-    By themselves they are gathered and reduced beside the blocks. A stage without an embedding has no root
-    but them, a tied head needs the embedding's unit, and one that prediction modules use again is done only
-    when the root is.
+    By themselves they are gathered and reduced beside the blocks. A stage without an embedding has no root but them, a
+    tied head needs the embedding's unit, and one that prediction modules use again is done only when the root is.
     """
-    if (
-        not isinstance(stage, Decoder)
-        or stage.embed is None
-        or stage.head is None
-        or stage.head.weight is None
-        or stage.mtp
-    ):
+    if not isinstance(stage, Decoder) or stage.embed is None or stage.mtp:
+        return []
+    if stage.head is None or stage.head.weight is None:
         return []
     return [module for module in (stage.norm, stage.head) if module is not None]
 
@@ -136,14 +127,10 @@ def reduces_unused(layout: Layout) -> bool:
 
 
 def _prefetch_backward(stage: nn.Module, blocks: list[nn.Module]) -> None:
-    """Each unit's backward gathers the one before it ahead of time, and the lowest none.
-
-    A block's experts are a unit that comes before the rest of it.
-
-    By itself FSDP goes back through the forwards of all micro-batches since the step began. In a pipeline the
-    forward before the lowest unit's is another micro-batch's highest block: gathered for nothing, at the
-    step's end too.
-    """
+    """Each unit's backward gathers the one before it ahead of time, and the lowest none. A block's experts are a unit
+    that comes before the rest of it. By itself FSDP goes back through the forwards of all micro-batches since the step
+    began. In a pipeline the forward before the lowest unit's is another micro-batch's highest block: gathered for
+    nothing, at the step's end too."""
     units = [unit for block in blocks for unit in (*_expert_units(block), block)]
     below = [*units[:1], *units[:-1]]  # the lowest names itself, since an empty list would be no choice
     for module, target in zip(units, below, strict=True):
@@ -169,9 +156,8 @@ def _device_mesh(mesh: Mesh, axis: str) -> DeviceMesh:
         return DeviceMesh.from_group(shards, mesh.device.type, mesh_dim_names=(axis,))
     both = next(ranks for ranks in mesh.grid.groups({"fsdp": "hsdp", "efsdp": "ehsdp"}[axis]) if mesh.rank in ranks)
     ranks = torch.tensor(both, dtype=torch.int).view(mesh.size("dp_replicate"), -1)
-    return DeviceMesh.from_group(
-        [replicas, shards], mesh.device.type, mesh=ranks, mesh_dim_names=("dp_replicate", axis)
-    )
+    names = ("dp_replicate", axis)
+    return DeviceMesh.from_group([replicas, shards], mesh.device.type, mesh=ranks, mesh_dim_names=names)
 
 
 def _alone(mesh: Mesh) -> dist.ProcessGroup:

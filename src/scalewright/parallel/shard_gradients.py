@@ -10,10 +10,9 @@
     all-reduce    and sums them over the replicas (HSDP)
     free          the gathered parameters go after the backward; the next forward gathers them again
 
-FSDP reduces inside a backward that runs whole. Where it can't, it has the flags of the first column, and we
-reduce after the backward: in schedules that split it (its own reduction would come after the input part,
-before there are gradients), and for a user's own module, whose ranks and micro-batches may each leave other
-parameters unused, in ZeRO-1 and before torch 2.12.
+FSDP reduces inside a backward that runs whole. Elsewhere it has the flags of the first column, and we reduce after the
+backward: in schedules that split it (its own reduction would come after the input part, before there are gradients),
+and, in ZeRO-1 and before torch 2.12, for a user's own module, whose ranks may each leave other parameters unused.
 """
 
 from __future__ import annotations
@@ -106,11 +105,9 @@ class ShardedGradients:
         """FSDP has let the current stream wait for its reductions at the end of each last backward."""
 
     def _gather(self, stage: int) -> None:
-        """For a weight part: its norms read their weights again, and no hook gathers those in time.
-
-        FSDP's own hooks run again in it where a norm ends a block (Gemma's), and must not free the
-        gathered parameters: without these flags the gathers are no longer those of spec/volumes.py.
-        """
+        """For a weight part: its norms read their weights again, and no hook gathers those in time. FSDP's own hooks
+        run again in it where a norm ends a block (Gemma's), and must not free the gathered parameters: without these
+        flags the gathers are no longer those of spec/volumes.py."""
         for module in self.modules[stage]:
             module.unshard()
             _set(module, KEEP)
@@ -153,11 +150,10 @@ def _set(module: FSDPModule, flags: Flags) -> None:
 def reduce_now(root: FSDPModule, modules: Iterable[FSDPModule], *, last: bool) -> None:
     """Reduces the gradients that lie in the modules' gathered parameters, as the end of a backward would.
 
-    FSDP2 has no public call for it: its reduction hangs on a hook of the backward, which the weight part of a
-    split one doesn't reach. torch's own pipeline runtime (`stage.perform_reduce_grad`) makes the same calls:
-    `post_backward` of every parameter group, which does as the flags are, and then the callback with
-    which a backward ends, which waits and (after the step's last) cleans up. Both have the same names in
-    torch 2.11 and 2.13; `_groups` handles the two names of the groups.
+    FSDP2 has no public call for it: its reduction hangs on a hook of the backward, which the weight part of a split one
+    doesn't reach. torch's own pipeline runtime (`stage.perform_reduce_grad`) makes the same calls: `post_backward` of
+    every parameter group, which does as the flags are, then the callback with which a backward ends, which waits and
+    (after the last) cleans up. Both have these names in torch 2.11 and 2.13; `_groups` handles the groups' two names.
     """
     root.set_is_last_backward(last)
     for module in modules:
@@ -168,11 +164,9 @@ def reduce_now(root: FSDPModule, modules: Iterable[FSDPModule], *, last: bool) -
 
 
 def _make_uniform(group: Any) -> None:
-    """Brings a group's gradients to fp32 where some are: one reduction takes all, and refuses two types.
-
-    In a split backward FSDP's hook runs after the input part, and adds what is there by then to fp32 sums;
-    the weight part makes the others in bf16. Seen on CPUs: a head in the sums, the norm before it not.
-    """
+    """Brings a group's gradients to fp32 where some are: one reduction takes all, and refuses two types. In a split
+    backward FSDP's hook runs after the input part, and adds what is there by then to fp32 sums; the weight part makes
+    the others in bf16. Seen on CPUs: a head in the sums, the norm before it not."""
     gathered = _gathered(group)
     if any(parameter.unsharded_accumulated_grad is not None for parameter in gathered):
         for parameter in gathered:
@@ -195,7 +189,6 @@ def accumulate_now(modules: Iterable[FSDPModule], *, fill: bool = False) -> None
 
 
 def _gathered(group: Any) -> list[Any]:
-    """The group's parameters that have been gathered at least once."""
     return [parameter for parameter in group.fsdp_params if hasattr(parameter, "_unsharded_param")]
 
 
@@ -206,9 +199,7 @@ def _add_to_sum(parameter: Any) -> None:
 
 
 def _groups(module: FSDPModule) -> list[Any]:
-    """The parameter groups of one FSDP module."""
     state: Any = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None)
-    if groups is None:
+    if (groups := getattr(state, "_fsdp_param_groups", None)) is None:
         groups = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
     return list(groups)

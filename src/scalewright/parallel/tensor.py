@@ -23,32 +23,25 @@
     sp off    x [B,T,D]       copy_to                     sum_over                    nothing
     sp on     x [B,T/tp,D]    gather_sum -> [B,T,D]       sum_scatter -> [B,T/tp,D]   the rank's T/tp tokens
 
-(Shoeybi et al. 2019, arXiv 1909.08053 §3; with sequence parallelism, Korthikanti et al. 2022, 2205.05198 §4.)
-Weights are [out, in]: column-parallel layers keep rows of them, row-parallel ones columns. With sp the
-residual stream, and with it every norm, has T/tp tokens of each row on a rank; without, the same T on all. A
-block keeps its part of an entered input, and gathers it again in the backward (regather.py). A norm of single
-heads (`qk_norm: head`) stays whole. Latent attention's projections down stay whole too: with sp they take
-T/tp tokens, and their small outputs are gathered in place of x.
+(Shoeybi et al. 2019, arXiv 1909.08053 §3; with sequence parallelism, Korthikanti et al. 2022, 2205.05198 §4.) Weights
+are [out, in]: column-parallel layers keep rows of them, row-parallel ones columns. With sp the residual stream, and
+with it every norm, has T/tp tokens of each row on a rank; without, the same T on all. A block keeps its part of an
+entered input alone, and gathers it again in the backward (`Regather`). A norm of single heads (`qk_norm: head`) stays
+whole. Latent attention's projections down stay whole too: with sp they take T/tp tokens, and their small outputs are
+gathered in place of x. Of a prediction module only its block is cut (`*`).
 
-A prediction module's block is one of these (`*`); its norms and its `join` stay whole, as other norms do.
-
-The model stays plain: `cut_parameters` replaces parameters by smaller ones, as `spec/placement.py` places
-them, and `apply_tensor` wraps the `forward` of the modules in PLAN. Attention counts its heads from the
-shapes. Where tp exceeds the KV heads, neighbouring ranks hold copies of one head, each with the part of the
-gradient that its own queries give.
-
-Column-parallel layers keep this rank's part of their input, and gather it again in the backward.
+The model stays plain: `cut_parameters` replaces parameters by smaller ones, as `spec/placement.py` places them, and
+`apply_tensor` wraps the `forward` of the modules in PLAN. Attention counts its heads from the shapes. Where tp exceeds
+the KV heads, neighbouring ranks hold copies of one head, each with the part of the gradient that its own queries give.
 
     forward     part [B,T/tp,D] --all-gather--> whole [B,T,D] --> q, k, v          whole is freed,
                   '--- kept                                                        its part stays
     backward    part --all-gather--> whole --> the weights' gradients of q, k, v   one more all-gather
 
-(Korthikanti et al. 2022 §4.2.2.) Without it the inputs of q, k, v and of gate and up would be the only
-activations that sequence parallelism doesn't divide by tp: at tp 8 about as much as all the rest. Layers that
-share an input share the gathered tensor; it dies with the last of them, also in a backward of two parts.
-
-Where a block is recomputed nothing is kept, and its gather runs again anyway. A compiled block keeps the
-tensors that its compiler chooses.
+(Korthikanti et al. 2022 §4.2.2.) Without it the inputs of q, k, v and of gate and up would be the only activations that
+sequence parallelism doesn't divide by tp: at tp 8 about as much as all the rest. Layers that share an input share the
+gathered tensor; it dies with the last of them, also in a backward of two parts. Where a block is recomputed nothing is
+kept, and its gather runs again anyway. A compiled block keeps the tensors that its compiler chooses.
 """
 
 from __future__ import annotations
@@ -269,11 +262,8 @@ def _look_up_rows(embed: nn.Module, leave: Change, group: AxisGroup) -> None:
 
 
 def _norm_over_ranks(norm: nn.Module, group: AxisGroup) -> None:
-    """A norm over all heads when each rank has some: its statistics are means over the group.
-
-    Copies of KV heads need nothing more: each head is in the mean equally often, and each copy gets its
-    share of the gradient.
-    """
+    """A norm over all heads when each rank has some: its statistics are means over the group. Copies of KV heads need
+    nothing more: each head is in the mean equally often, and each copy gets its share of the gradient."""
     assert isinstance(norm, RMSNorm | LayerNorm)
 
     def mean(x: Tensor) -> Tensor:
@@ -326,7 +316,7 @@ class Regather:
         self.dim, self.group = dim, group
         self._input: _Input | None = None
         for linear in linears:
-            self._wrap(linear)
+            linear.forward = partial(self._run, linear)  # type: ignore[method-assign]
 
     def enter(self, part: Tensor) -> Tensor:
         """The whole input; the linears that take it must come before `leave`."""
@@ -340,11 +330,8 @@ class Regather:
         if not torch.compiler.is_compiling():
             self._input = None
 
-    def _wrap(self, linear: nn.Linear) -> None:
-        def run(x: Tensor) -> Tensor:
-            if torch.compiler.is_compiling() or self._input is None:
-                return F.linear(x, linear.weight, linear.bias)
-            with saved_tensors_hooks(self._input.pack, self._input.unpack):
-                return F.linear(x, linear.weight, linear.bias)
-
-        linear.forward = run  # type: ignore[assignment]
+    def _run(self, linear: nn.Linear, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling() or self._input is None:
+            return F.linear(x, linear.weight, linear.bias)
+        with saved_tensors_hooks(self._input.pack, self._input.unpack):
+            return F.linear(x, linear.weight, linear.bias)

@@ -5,19 +5,16 @@
 
     breakdown_s = {data, compute, comm_<axis>, optimizer, other}          adds up to step_time_s
 
-Every collective and message of ours passes `comm` of the mesh's timers, FSDP's own through its hooks for them
-(`parallel/shard.py`). The time is how long this rank is held up there: a gradient that is reduced
-while the backward goes on counts from when it is waited for. So a rank that is ahead of the others shows its
-wait as communication, and the receives of a pipeline hold its bubble.
+Every collective and message of ours passes `comm` of the mesh's timers, FSDP's through its hooks (shard.py). The time
+is how long this rank is held up there: a gradient that is reduced while the backward goes on counts from when it is
+waited for. So a rank ahead of the others shows its wait as communication, and a pipeline's receives hold its bubble.
 
-On a CPU the marks are the host's clock. On a GPU they are events on the current stream, read when the step's
-report has come back (train/metrics/measured.py): the host waits for nothing. FSDP's collectives run on
-streams of their own there, where time is not exposed time: they aren't marked, and their exposed part is
-compute. Inside a compiled block nothing is marked either.
+On a CPU the marks are the host's clock; on a GPU events on the current stream, read when the step's report is back
+(train/metrics/measured.py): the host waits for nothing. FSDP's collectives run on streams of their own there, where
+time is not exposed time: they aren't marked, and their exposed part is compute. Nor is anything in a compiled block.
 
-Off (the default, and on all ranks but the one that writes), a mark costs a comparison; on, under 1 µs on a
-CPU (two events, about 10 µs, on a GPU). In a step that is traced every rank marks, and each mark is a range
-of that name in the trace, too (`named`).
+Off (the default, and on all ranks but the one that writes), a mark costs a comparison; on, under 1 µs on a CPU (two
+events, about 10 µs, on a GPU). In a traced step every rank marks, and each mark is a range of the trace (`named`).
 """
 
 from __future__ import annotations
@@ -39,15 +36,8 @@ _REPORTED = {
     "gradient": "dp_shard",  # zero_stage 0: whole replicas, over the ranks that other stages shard over
     "efsdp": "dp_shard",
     "ehsdp": "dp_shard",  # as `gradient`, of experts
-    "pp_down": "pp",
-    "pp_up": "pp",
-    **dict.fromkeys(LANES, "pp"),
-    HEADS: "control",
-    "loss": "control",
-    "world": "control",
-    "island": "control",
-    "islands": "control",
-    "batch": "control",
+    **dict.fromkeys(("pp_down", "pp_up", *LANES), "pp"),
+    **dict.fromkeys((HEADS, "loss", "world", "island", "islands", "batch"), "control"),
 }
 
 
@@ -186,6 +176,5 @@ class Spans:
         zero = self._spans[0][1]
         if isinstance(zero, float):
             return self._spans
-        return [
-            (name, zero.elapsed_time(begin) / 1000, zero.elapsed_time(end) / 1000) for name, begin, end in self._spans
-        ]
+        after = zero.elapsed_time  # milliseconds
+        return [(name, after(begin) / 1000, after(end) / 1000) for name, begin, end in self._spans]

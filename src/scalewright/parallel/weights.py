@@ -5,12 +5,21 @@
     master (fp32)   the same         the same             its local shard       a tensor of its own
     gradient        compute.grad     a view of a bucket   compute.grad, local   fp32 sums beside it
 
-Norm, clipping and the update run on `master` and `gradient` alone, whatever the layout.
+Norm, clipping and the update run on `master` and `gradient` alone, whatever the layout. Gradients that are partial
+after the backward are summed over their axes before:
+
+    tp     norms and biases under sequence parallelism, and routers: each rank saw its part of the tokens
+    etp    biases of experts that several ranks hold: each rank added them to its part of the tokens
+    kv     KV heads that several tp ranks hold: each rank saw its part of the query heads
+    tie    an embedding on the first stage, and on the last: as a tied head, or for prediction modules
+
+Small ones travel together, in one all-reduce an axis; large ones on their own, without a copy. All are local fp32
+shards: tensors that are cut by then are summed in their pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,10 +27,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.stages import stages_of
 from scalewright.spec.placement import Box, Placement, box, copies, local_shape
 from scalewright.spec.tensors import TensorSpec
+from scalewright.spec.volumes import SUMMED_ALONE
 
 # Returns the part of a true tensor that a box describes, in fp32, on any device.
 Source = Callable[[TensorSpec, Box], Tensor]
@@ -112,9 +123,9 @@ class Weights:
         if self.host is not None:
             self.host.publish()
             return
-        pairs = [(w.compute, w.master) for w in self.items if _separate(w)]
-        if pairs:
-            torch._foreach_copy_([c for c, _ in pairs], [m for _, m in pairs])
+        copied = [w for w in self.items if not isinstance(w.compute, DTensor) and w.compute is not w.master]
+        if copied:
+            torch._foreach_copy_([w.compute for w in copied], [w.master for w in copied])
 
     def take_gradients(self) -> list[Tensor]:
         """Puts every trained weight's gradient into `master.grad`, for the optimizer, and returns them.
@@ -123,8 +134,7 @@ class Weights:
         """
         gradients = []
         for weight in self.trained():
-            gradient = weight.gradient
-            if gradient is None:
+            if (gradient := weight.gradient) is None:
                 gradient = torch.zeros_like(weight.resident, dtype=torch.float32)
             if self.host is None and weight.master.grad is not gradient:
                 weight.master.grad = gradient
@@ -135,11 +145,6 @@ class Weights:
         """Before the update: copies the final gradients to masters in host memory."""
         if self.host is not None:
             self.host.fetch(gradients)
-
-
-def _separate(weight: Weight) -> bool:
-    compute = weight.compute
-    return not isinstance(compute, DTensor) and compute is not weight.master
 
 
 def hold(model: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Weights:
@@ -162,23 +167,15 @@ def hold(model: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Wei
             continue  # another pipeline stage's
         stage, compute = parameters.pop(name)
         local = compute.to_local() if isinstance(compute, DTensor) else compute
-        expected = local_shape(placement, mesh.coords, mesh.grid.size_of)
+        sizes = mesh.grid.size_of
+        expected = local_shape(placement, mesh.coords, sizes)
         if tuple(local.shape) != expected:
             raise ValueError(f"{tensor.name}: local shape {tuple(local.shape)} is not its placement's {expected}")
         if alone := [axis for axis in placement.grad_sum if mesh.size(axis) == 1]:
-            raise ValueError(
-                f"{tensor.name}: its gradient is summed over '{alone[0]}', and the mesh has one rank of that"
-            )
-        items.append(
-            Weight(
-                placement,
-                compute,
-                _master(compute, local),
-                box(placement, mesh.coords, mesh.grid.size_of),
-                copies(placement, mesh.grid.copying),
-                stage,
-            )
-        )
+            why = f"its gradient is summed over '{alone[0]}', and the mesh has one rank of that"
+            raise ValueError(f"{tensor.name}: {why}")
+        master, part = _master(compute, local), box(placement, mesh.coords, sizes)
+        items.append(Weight(placement, compute, master, part, copies(placement, mesh.grid.copying), stage))
     if parameters:
         raise ValueError(f"parameters without a placement: {', '.join(sorted(parameters)[:5])}")
     return Weights(items)
@@ -191,3 +188,26 @@ def _master(compute: nn.Parameter, local: Tensor) -> nn.Parameter:
     if compute.dtype != torch.float32:
         return nn.Parameter(torch.empty_like(local, dtype=torch.float32), requires_grad=compute.requires_grad)
     return compute
+
+
+AXES = ("tp", "kv", "etp", "tie")
+
+
+@torch.no_grad()
+def sum_partial(weights: Weights, gradients: Sequence[Tensor], mesh: Mesh, *, large: int = SUMMED_ALONE) -> None:
+    """Completes the trained weights' gradients (in `weights.trained()` order), in place."""
+    trained = weights.trained()
+    for axis in AXES:
+        partial = [g for weight, g in zip(trained, gradients, strict=True) if axis in weight.placement.grad_sum]
+        if not partial or mesh.group(axis) is None:  # no group for `tie` where one end alone uses it
+            continue
+        small = []
+        for gradient in partial:
+            if gradient.nbytes >= large and gradient.is_contiguous():
+                all_sum(gradient, mesh, axis)
+            elif gradient.numel():
+                small.append(gradient)
+        if small:
+            flat = all_sum(torch.cat([gradient.flatten() for gradient in small]), mesh, axis)
+            parts = torch.split(flat, [gradient.numel() for gradient in small])
+            torch._foreach_copy_(small, [part.view_as(g) for part, g in zip(parts, small, strict=True)])

@@ -7,11 +7,10 @@
                         └─ what rounding took  ── rounded ──►  all-gather: every rank has all chunks
                            is the next rest
 
-Each rank sends 2 (n - 1) / n of the tensor, whatever n is and whatever it is rounded to. Numbers of 8 bits
-have a scale for every BLOCK of them. Rounding is made good twice: what a rank's own numbers lost stays in its
-rest, and what the mean of a chunk lost stays, n times, with the rank that made it (the errors of worker and
-server: Tang et al. 2021, arXiv 2102.02888, algorithm 1). So every rank ends with the same bits, and over
-several means nothing is lost.
+Each rank sends 2 (n - 1) / n of the tensor, whatever n is and whatever it is rounded to. Numbers of 8 bits have a scale
+for every BLOCK of them. Rounding is made good twice: what a rank's own numbers lost stays in its rest, and what the
+mean of a chunk lost stays, n times, with the rank that made it (the errors of worker and server: Tang et al. 2021,
+arXiv 2102.02888, algorithm 1). So every rank ends with the same bits, and over several means nothing is lost.
 """
 
 from __future__ import annotations
@@ -31,11 +30,8 @@ class Mean:
     """One mean on its way. `advance` and `finish` are called at the same steps on every rank."""
 
     def __init__(self, values: Tensor, mesh: Mesh, axis: str, dtype: WireDtype, rest: Tensor | None = None) -> None:
-        """Starts the mean of `values` (fp32 [N], overwritten), of as many on every rank.
-
-        `rest`: fp32 [N], what earlier rounding took on this rank; it is read and replaced. None: fp32 needs
-        none.
-        """
+        """Starts the mean of `values` (fp32 [N], overwritten), of as many on every rank. `rest`: fp32 [N], what earlier
+        rounding took on this rank; it is read and replaced. None: fp32 needs none."""
         self.group, self.ranks = mesh.group(axis), mesh.size(axis)
         self.values, self.rest, self.dtype = values, rest, dtype
         self.index = mesh.index(axis)

@@ -4,18 +4,13 @@
     weights               after the last step, with SGD; of the          max |mine - control|
                           worst tensor                                   / max(max |control|, FLOOR)
 
-A run with `diloco` is no one-device run: its control are its islands, trained in turn in one process.
+    one world of processes:   join, train with AdamW, leave   ->   join, train with SGD, leave
 
-fp32 sums in another order differ by about 1e-7; ten steps carry that on. A wrong layout (a gradient summed
-once too often, a norm that isn't reduced) is off by 1e-3 or more within two steps, so the tolerance need not
-be fine-tuned.
-
-A mixture jumps where a router's scores nearly tie. Beyond the tolerance its layout trains again with the
-control's choices; where it would have chosen otherwise by rounding alone, that run is the one that counts.
-
-Runs a run on its ranks, with one optimizer after another, and keeps what it left.
-
-one world of processes:   join, train with AdamW, leave   ->   join, train with SGD, leave
+A run with `diloco` is no one-device run: its control are its islands, trained in turn in one process. fp32 sums in
+another order differ by about 1e-7; ten steps carry that on. A wrong layout (a gradient summed once too often, a norm
+that isn't reduced) is off by 1e-3 or more within two steps, so the tolerance need not be fine-tuned. A mixture jumps
+where a router's scores nearly tie. Beyond the tolerance its layout trains again with the control's choices; where it
+would have chosen otherwise by rounding alone, that run is the one that counts.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,6 +55,9 @@ FLOOR = 1e-2
 
 GIVEN = "the layout's routers take the control's choices: rounding would send tokens elsewhere"
 Tell = Callable[[str], None]
+# Precisions that keep so few bits that another layout's rounding decides which experts a token goes to.
+ROUNDED = ("tf32", "fp16", "bf16")
+Target = Callable[[RankContext, Sequence[Start]], None]
 
 
 def parity(
@@ -78,10 +76,8 @@ def parity(
     called with what begins. Raises UserError for a layout that can't be trained, RunError when a run failed.
     """
     setup = set_up(run, device=device, steps=steps, micro_batch=micro_batch)
-    if runs is not None:
-        return _compare(setup, steps, tolerance, runs, tell)
-    with Runs() as made:
-        return _compare(setup, steps, tolerance, made, tell)
+    with Runs() if runs is None else nullcontext(runs) as trained:
+        return _compare(setup, steps, tolerance, trained, tell)
 
 
 def _compare(setup: Setup, steps: int, tolerance: float | None, runs: Runs, tell: Tell) -> Parity:
@@ -143,8 +139,7 @@ def _train_both(setup: Setup, steps: int, runs: Runs, tell: Tell, *, given: bool
     first = control() if given else None
     ranks = setup.layout.layout.devices
     tell(f"training the layout: {steps} steps on {ranks} rank{'s' if ranks > 1 else ''}, twice")
-    mine = runs.train(setup.layout, first)
-    return mine, first or control()
+    return runs.train(setup.layout, first), first or control()
 
 
 def deviation(mine: Left, control: Left) -> Deviation:
@@ -154,17 +149,12 @@ def deviation(mine: Left, control: Left) -> Deviation:
 
 
 def weights_deviation(mine: str | Path, other: str | Path) -> tuple[float, str]:
-    """The worst deviation between two runs' newest checkpoints, and the tensor that has it; infinite where
-    tensors or shapes differ.
-
-    One tensor of each is in memory at a time.
-    """
+    """The worst deviation of two newest checkpoints, and its tensor; infinite where tensors or shapes differ."""
     ours, theirs = CheckpointReader(find_checkpoint(mine)), CheckpointReader(find_checkpoint(other))
     if set(ours.names()) != set(theirs.names()):
-        odd = sorted(set(ours.names()) ^ set(theirs.names()))[0]
-        return float("inf"), odd
+        return float("inf"), sorted(set(ours.names()) ^ set(theirs.names()))[0]
     worst = (0.0, "")
-    for name in theirs.names():
+    for name in theirs.names():  # one tensor of each is in memory at a time
         a, b = ours.read(name), theirs.read(name)
         if a.shape != b.shape or not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
             return float("inf"), name
@@ -190,11 +180,6 @@ def cut_otherwise(layout: Layout) -> Layout | None:
     return layout.replace(micro_batch=min(others, key=lambda size: abs(size - layout.micro_batch)))
 
 
-# Precisions that keep so few bits that another layout's rounding decides which experts a token goes to.
-ROUNDED = ("tf32", "fp16", "bf16")
-Target = Callable[[RankContext, Sequence[Start]], None]
-
-
 @dataclass(frozen=True)
 class Left:
     """The folders that a run left: with the run's own optimizer, and with SGD (which saved its weights)."""
@@ -204,20 +189,14 @@ class Left:
     routes: Path | None = None  # folder of its routers' choices, by the name of the run's folder
 
 
-class Runs:
-    """Trains runs in temporary folders; a run that was trained already is not trained again.
-
-    `target` is what every rank does with its starts.
-    """
+class Runs(AbstractContextManager["Runs"]):
+    """Trains runs in temporary folders, each once; `target` is what every rank does with its starts."""
 
     def __init__(self, target: Target | None = None) -> None:
         self._target = target or train_in_turn
         self._resources = ExitStack()
         self._folder = self._resources.enter_context(scratch_folder("parity"))
         self._made: dict[str, Left] = {}
-
-    def __enter__(self) -> Runs:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._resources.close()
@@ -245,13 +224,12 @@ class Runs:
         variants[-1] = (name, last.replace(checkpoint={"at_end": True}))
         routes = folder / "routes" if writes else None
         source = routes if replays is None else replays.routes
-        starts = [
-            _start(
-                variant.replace(out_dir=str(folder / name)),
-                None if source is None else Routes(str(source / name), replay=replays is not None),
-            )
-            for name, variant in variants
-        ]
+        starts = []
+        for name, variant in variants:
+            prepare = None if source is None else Routes(str(source / name), replay=replays is not None)
+            resolved = resolve(variant.replace(out_dir=str(folder / name)))
+            device = "cpu" if variant.device == "auto" else variant.device
+            starts.append(Start(resolved, device, quiet=True, prepare=prepare))
         if simulated:
             _in_one_world(starts, 1, run_controls)
         else:
@@ -284,11 +262,6 @@ def _in_one_world(starts: Sequence[Start], world: int, target: Target) -> None:
     """Trains runs of one layout, one after another in one world of processes."""
     prepare_workers(PRELOAD)
     run_local(target, (starts,), world, preload=PRELOAD)
-
-
-def _start(run: RunSpec, prepare: Routes | None) -> Start:
-    device = "cpu" if run.device == "auto" else run.device
-    return Start(resolve(run), device, quiet=True, prepare=prepare)
 
 
 def train_in_turn(context: RankContext, starts: Sequence[Start]) -> None:

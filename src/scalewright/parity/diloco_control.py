@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -119,13 +120,9 @@ def _islands(run: RunSpec, device: torch.device) -> list[_Island]:
 
 def _row(reports: list[list[float]]) -> dict[str, object]:
     """Means over islands by their counted tokens."""
-    tokens = [report[TOKENS] for report in reports]
-    total = sum(tokens)
+    total = sum(report[TOKENS] for report in reports)
     names = {"loss": LOSS, "aux_loss": AUX, "grad_norm": NORM}
-    means = {
-        name: sum(report[index] * count for report, count in zip(reports, tokens, strict=True)) / total
-        for name, index in names.items()
-    }
+    means = {name: sum(r[index] * r[TOKENS] for r in reports) / total for name, index in names.items()}
     return {"loss_tokens": int(total), **means}
 
 
@@ -171,12 +168,9 @@ class Outer:
         moved = [i for i, w in enumerate(weights) if w.trained or w.name.endswith(".router.bias")]
         moved.sort(key=lambda i: not weights[i].trained)
         of_layer = isinstance(self.run.model, ModelSpec)
+        parts = [weights[i].placement.tensor.layer + 1 if of_layer else order for order, i in enumerate(moved)]
         for number in range(self.spec.fragments):
-            members = [
-                i
-                for order, i in enumerate(moved)
-                if (weights[i].placement.tensor.layer + 1 if of_layer else order) % self.spec.fragments == number
-            ]
+            members = [i for i, part in zip(moved, parts, strict=True) if part % self.spec.fragments == number]
             trained = sum(weights[i].master.numel() for i in members if weights[i].trained)
             outer = self._rows(members)[0]
             rests = torch.zeros(len(self.islands), len(outer), device=outer.device)
@@ -195,17 +189,16 @@ class Outer:
             offset = (number + 1) * self.spec.inner_steps // self.spec.fragments
             due = step >= offset and (step - offset) % self.spec.inner_steps == 0
             again = number not in {flight[0] for flight in landed} or alpha > 0
-            if not (due and not ends) and not (ends and again):
+            if not (again if ends else due):
                 continue
             gradient = self._mean(part.outer - self._rows(part.members), part, self.spec.outer_dtype)
             if ends or not self.spec.overlap:
                 self._update(number, gradient, 0.0 if ends else alpha)
             else:
                 self.flying.append((number, step + self.spec.overlap, gradient))
-        for weights in self.islands:
-            for weight in weights:
-                if weight.compute is not weight.master:
-                    weight.compute.copy_(weight.master)
+        for weight in chain(*self.islands):
+            if weight.compute is not weight.master:
+                weight.compute.copy_(weight.master)
 
     def _rows(self, members: Sequence[int]) -> Tensor:
         """The numbers of some weights on every island, [islands, N]."""

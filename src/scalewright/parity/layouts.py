@@ -20,26 +20,14 @@ MOST_MICRO_BATCHES = 4  # per step, unless the schedule needs more
 
 def smallest(layout: Layout, layers: int) -> Layout:
     """The layout with every axis cut to two ranks; `layers` are the model's."""
-    tp, pp, cp, ep, etp, replicate = (
-        min(2, size) for size in (layout.tp, layout.pp, layout.cp, layout.ep, layout.etp, layout.dp_replicate)
-    )
-    shard = min(2, layout.dp_shard)
-    while (shard * cp * tp) % (ep * etp):
+    axes = {axis: min(2, getattr(layout, axis)) for axis in ("tp", "pp", "cp", "ep", "etp", "dp_replicate")}
+    ranks, shard = axes["cp"] * axes["tp"], min(2, layout.dp_shard)
+    while (shard * ranks) % (axes["ep"] * axes["etp"]):
         shard += 1
-    data: dict[str, object] = {
-        **layout.dump(),
-        "devices": pp * replicate * shard * cp * tp,
-        "tp": tp,
-        "pp": pp,
-        "cp": cp,
-        "ep": ep,
-        "etp": etp,
-        "dp_replicate": replicate,
-    }
-    stages = pp * layout.virtual_stages
+    data = {**layout.dump(), **axes, "devices": axes["pp"] * axes["dp_replicate"] * shard * ranks}
+    stages = axes["pp"] * layout.virtual_stages
     if layout.stage_layers is not None:
-        even = len(set(layout.stage_layers)) == 1
-        data["stage_layers"] = by_hand(layers, stages, even)
+        data["stage_layers"] = by_hand(layers, stages, len(set(layout.stage_layers)) == 1)
     return with_micro_batches(data, layout.accumulation)
 
 
@@ -52,7 +40,7 @@ def by_hand(layers: int, stages: int, even: bool) -> list[int]:
     return sizes
 
 
-def with_micro_batches(data: dict[str, Any], wanted: int) -> Layout:
+def with_micro_batches(data: Mapping[str, Any], wanted: int) -> Layout:
     """The layout with about as many micro-batches, few, but as many as its schedule needs."""
     dp = data["devices"] // (data["tp"] * data["pp"] * data["cp"])
     count = min(wanted, MOST_MICRO_BATCHES)
@@ -79,8 +67,7 @@ def one_device(layout: Layout, micro_batch: int | None = None) -> Layout:
 
 def islands_alone(layout: Layout, micro_batch: int | None = None) -> Layout:
     """The control of a run with `diloco`: as many islands, each of them one device."""
-    count = layout.dp_replicate
-    micro = micro_batch or layout.micro_batch
+    count, micro = layout.dp_replicate, micro_batch or layout.micro_batch
     while layout.global_batch % (micro * count):
         micro -= 1
     return Layout(

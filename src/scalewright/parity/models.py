@@ -8,6 +8,7 @@ smaller   layers, dimensions, vocabulary, context
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from math import lcm, sqrt
 from typing import Any
 
@@ -28,13 +29,11 @@ def small_seq_len(seq_len: int, layout: Layout) -> int:
 
 def small_model(model: ModelSpec, before: Layout, after: Layout, seq_len: int) -> ModelSpec:
     """The small model for the layout `after`, which stands for `before`; `seq_len` is already short."""
-    for head_dim in HEAD_DIMS:
-        try:
+    *smaller, largest = HEAD_DIMS
+    for head_dim in smaller:
+        with suppress(UserError):
             return ModelSpec.parse(_keys(model, before, after, seq_len, head_dim), "model")
-        except UserError:
-            if head_dim == HEAD_DIMS[-1]:
-                raise
-    raise AssertionError("unreachable")
+    return ModelSpec.parse(_keys(model, before, after, seq_len, largest), "model")
 
 
 def fewer_kv_heads(model: ModelSpec, before: Layout, after: Layout) -> ModelSpec:
@@ -46,24 +45,18 @@ def fewer_kv_heads(model: ModelSpec, before: Layout, after: Layout) -> ModelSpec
 
 def _kv_heads(model: ModelSpec, before: Layout, after: Layout) -> int:
     if model.kv_heads < before.tp:
-        kept = max(1, after.tp * model.kv_heads // before.tp)
-        return min(kept, max(1, after.tp // 2))
-    if model.kv_heads == 1:
-        return 1
-    return max(2, after.tp)
+        return min(max(1, after.tp * model.kv_heads // before.tp), max(1, after.tp // 2))
+    return 1 if model.kv_heads == 1 else max(2, after.tp)
 
 
 def _heads(model: ModelSpec, before: Layout, after: Layout) -> tuple[int, int]:
-    """Query and KV heads that the layout can cut."""
-    kv = _kv_heads(model, before, after)
-    ratio = model.num_attention_heads // model.kv_heads
+    kv, ratio = _kv_heads(model, before, after), model.num_attention_heads // model.kv_heads
     if ratio > LARGEST_RATIO:
         ratio = 4
     if ratio * kv == 1:  # one head alone is no model that heads are cut in
         kv = 2
     ulysses = after.cp if after.cp_kind == "ulysses" else 1
-    heads = lcm(kv * ratio, after.tp * ulysses)
-    return heads, kv
+    return lcm(kv * ratio, after.tp * ulysses), kv
 
 
 def _layers(model: ModelSpec, before: Layout, after: Layout) -> int:
@@ -117,20 +110,18 @@ def _keys(model: ModelSpec, before: Layout, after: Layout, seq_len: int, head_di
     return keys
 
 
-def _windows(model: ModelSpec, layers: int, seq_len: int) -> dict[str, Any]:
+def _windows(model: ModelSpec, layers: int, seq_len: int) -> dict[str, object]:
     """A window that the short sequence feels, and both kinds of layer where there were both."""
     if model.sliding_window is None:
         return {}
     pattern = model.window_pattern
-    seen = {pattern[layer % len(pattern)] for layer in range(layers)}
-    if seen == set(pattern):
-        shorter = list(pattern)
-    else:  # full attention in the last layers, as where RoPE is left out
-        shorter = [layer + 1 < layers for layer in range(layers)]
+    shorter = list(pattern)
+    if {pattern[layer % len(pattern)] for layer in range(layers)} != set(pattern):
+        shorter = [layer + 1 < layers for layer in range(layers)]  # full in the last, as where RoPE is left out
     return {"sliding_window": min(model.sliding_window, max(2, seq_len // 2)), "window_pattern": shorter}
 
 
-def _rope(rope: dict[str, Any], head_dim: int) -> dict[str, object]:
+def _rope(rope: Mapping[str, Any], head_dim: int) -> Mapping[str, object]:
     scaling = rope.get("scaling")
     if not scaling:
         return rope
@@ -140,8 +131,7 @@ def _rope(rope: dict[str, Any], head_dim: int) -> dict[str, object]:
 
 
 def _experts(moe: Mapping[str, Any], after: Layout, step: int) -> dict[str, object]:
-    experts = max(4, 2 * after.ep)
-    groups = min(2, moe["groups"])
+    experts, groups = max(4, 2 * after.ep), min(2, moe["groups"])
     return {
         **moe,
         "num_experts": experts,

@@ -10,16 +10,14 @@ embeddings under post-norms) then has room in its later steps, and none in the f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from scalewright.spec.errors import RunError
 
-# Times one device's own deviation: another layout changes more sums than another micro-batch does.
-ROOM = 10.0
-# Sums in another order differ by 1e-7 a step in fp32, and so do scores; and a factor of ten.
-NEAR_TIE = 1e-6
+ROOM = 10.0  # Times one device's own deviation: another layout changes more sums than another micro-batch does.
+NEAR_TIE = 1e-6  # Sums in another order differ by 1e-7 a step in fp32, and so do scores; and a factor of ten.
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,10 @@ class Deviation:
         steps = (number for step in self.steps for number in (step.loss_rel, step.grad_norm_rel))
         return max([*steps, self.weights_rel])
 
+    def dump(self) -> dict[str, object]:
+        """Plain data."""
+        return {"steps": [asdict(step) for step in self.steps], "weights_rel": self.weights_rel}
+
 
 @dataclass(frozen=True)
 class Parity:
@@ -98,15 +100,10 @@ class Parity:
         return {
             "control": self.control,
             "layout": self.layout,
-            "steps": [asdict(step) for step in self.deviation.steps],
-            "weights_rel": self.deviation.weights_rel,
-            "worst": self.worst,
-            "tolerance": self.tolerance,
-            "ok": self.ok,
-            "reason": self.reason,
+            **self.deviation.dump(),
+            **{name: getattr(self, name) for name in ("worst", "tolerance", "ok", "reason")},
             "worst_tensor": self.deviation.worst_tensor,
-            "noise": self.noise
-            and {"steps": [asdict(s) for s in self.noise.steps], "weights_rel": self.noise.weights_rel},
+            "noise": self.noise and self.noise.dump(),
             "shrunk": list(self.shrunk),
             "notes": list(self.notes),
             "flips": [asdict(flip) for flip in self.flips],
@@ -114,7 +111,9 @@ class Parity:
         }
 
 
-def step_deviations(mine: list[dict[str, Any]], control: list[dict[str, Any]]) -> tuple[StepDeviation, ...]:
+def step_deviations(
+    mine: Sequence[Mapping[str, Any]], control: Sequence[Mapping[str, Any]]
+) -> tuple[StepDeviation, ...]:
     """The deviations of every step; raises RunError when the two runs saw other data."""
     if len(mine) != len(control) or not mine:
         raise RunError(f"the layout trained {len(mine)} steps and the control {len(control)}")

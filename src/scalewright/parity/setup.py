@@ -4,13 +4,11 @@ run ──model, layout, data that fit──► layout's run     out_dir, tracki
                                  └──► control's run    the same on one device; with `diloco` islands of one
                                                        device each, simulated (diloco_control.py)
 
-The limits of this machine: ranks, memory, and the time of a comparison.
-
     seconds = steps x 2 optimizers x (control + layout) x 6 x active parameters x tokens of a step / FLOP/s
     bytes   = 16 x parameters x copies that the layout holds at once + logits of every rank
 
-Rough on purpose: a comparison is to answer in a minute or two, and a small model shows a wrong layout as well
-as a large one.
+The limits of this machine are rough on purpose: a comparison is to answer in a minute or two, and a small model shows a
+wrong layout as well as a large one.
 """
 
 from __future__ import annotations
@@ -21,20 +19,13 @@ from typing import Any
 import psutil
 
 from scalewright.launch.local import cores
-from scalewright.parity.layouts import (
-    by_hand,
-    islands_alone,
-    one_device,
-    smallest,
-    with_micro_batches,
-    without_idle_chunks,
-)
+from scalewright.parity import layouts
 from scalewright.parity.models import fewer_kv_heads, small_model, small_seq_len
 from scalewright.spec.compress import word
 from scalewright.spec.diloco import DilocoSpec, check_diloco
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
-from scalewright.spec.layout_check import check_layout
+from scalewright.spec.layout_check import check_layout, is_legal
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
@@ -42,9 +33,16 @@ from scalewright.spec.tensors import count
 from scalewright.train.elementwise import cuts
 from scalewright.train.resolve import check_trainable
 
+NEUTRAL: dict[str, object] = {"cluster": "local", "resume": "never", "track": {}, "profile": {}, "environment": None}
 MATHEMATICS = ("z_loss", "balance")  # keys of `train` that change what is computed
 SHOWN = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
          "num_key_value_heads", "head_dim", "vocab_size")  # fmt: skip
+RUNS = 4  # control and layout, each with the run's optimizer and with SGD
+SECONDS = 120.0
+CPU_RANKS = 8  # that a small machine runs at once without trouble
+CORE_RATE = 1e10  # FLOP/s of one core in fp32, of the small products that a rank's part is made of
+GPU_RATE = 1e13  # FLOP/s of one GPU in fp32
+STATE_BYTES = 16  # fp32: parameter, gradient, two moments
 
 
 @dataclass(frozen=True)
@@ -58,15 +56,12 @@ class Setup:
 
 
 def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = None) -> Setup:
-    """The runs to compare; raises UserError for a layout that can't be, or that doesn't fit even when small.
-
-    `micro_batch` is the control's, by default the layout's.
-    """
+    """The runs to compare; `micro_batch`: the control's. Raises UserError for a layout that can't be or doesn't fit."""
     _check_comparable(run)
     limits = find_limits(device)
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
     seq_len = run.seq_len
-    layout = without_idle_chunks(run.layout)
+    layout = layouts.without_idle_chunks(run.layout)
     check_trainable(model, layout, run.stated_seq_len)
     check_diloco(run.diloco, layout, model.num_hidden_layers if isinstance(model, ModelSpec) else None)
     small, fitted, length = _fit(model, layout, seq_len, steps, limits, device)
@@ -78,58 +73,41 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
     data, notes = _data(run, small, length, changed=small != model or length != seq_len)
     if run.init != "random" and small != model:
         notes.append("weights are random: those of init don't fit the small model")
-    precision = "fp32" if run.layout.precision == "auto" else run.layout.precision
-    mine = fitted.replace(precision=precision)
+    mine = fitted.replace(precision="fp32" if run.layout.precision == "auto" else run.layout.precision)
     base = run.replace(
+        **NEUTRAL,
         model=small if isinstance(small, PythonRef) else small.dump(),
         data=data,
         device=device,
-        cluster="local",
-        resume="never",
         init=run.init if small == model else "random",
         lr_schedule={"kind": "constant"},  # a warm-up would hardly move the weights in so few steps
         train={"steps": steps, **{key: run.train.dump()[key] for key in MATHEMATICS}, "compile": False},
         checkpoint={"at_end": False},
         diloco=diloco.dump() if diloco is not None else None,
-        track={},
-        profile={},
-        environment=None,
     )
-    alone = one_device if diloco is None else islands_alone
-    return Setup(
-        base.replace(layout=mine.dump(), train={**base.train.dump(), "compile": run.train.compile}),
-        base.replace(
-            layout=alone(mine, micro_batch).dump(), engine="scalewright", engine_options={}
-        ),  # the control is always our own
-        tuple(shrunk),
-        tuple(notes),
-    )
+    alone = layouts.one_device if diloco is None else layouts.islands_alone
+    split = base.replace(layout=mine.dump(), train={**base.train.dump(), "compile": run.train.compile})
+    # the control is always our own
+    control = base.replace(layout=alone(mine, micro_batch).dump(), engine="scalewright", engine_options={})
+    return Setup(split, control, tuple(shrunk), tuple(notes))
 
 
 def _check_comparable(run: RunSpec) -> None:
     """Raises UserError for what one device doesn't compute by design: tests simulate it in one process."""
     if run.train.compress != "none":
-        raise UserError(
-            f"{word(run.train.compress)} changes what replicas send each other, and one device sends nothing",
-            "train.compress",
-            "compare with train.compress=none",
-        )
+        what = f"{word(run.train.compress)} changes what replicas send each other, and one device sends nothing"
+        raise UserError(what, "train.compress", "compare with train.compress=none")
     optimizer = run.optimizer
     if isinstance(optimizer, OptimizerSpec) and optimizer.record.block and cuts(run.layout):
-        raise UserError(
-            f"{optimizer.name} quantises the parts that ranks hold, and this layout cuts tensors: "
-            "one device has other blocks",
-            "optimizer.name",
-            "compare with optimizer.name=adamw or adamw_bf16",
-        )
+        what = f"{optimizer.name} quantises the parts that ranks hold, and this layout cuts tensors: one device has "
+        raise UserError(f"{what}other blocks", "optimizer.name", "compare with optimizer.name=adamw or adamw_bf16")
 
 
 def often_enough(diloco: DilocoSpec | None, steps: int) -> DilocoSpec | None:
     """Islands that meet at least twice in so many steps, as far as fragments and overlap let them."""
     if diloco is None or diloco.inner_steps * 2 <= steps:
         return diloco
-    inner = max(steps // 2 // diloco.fragments, 1) * diloco.fragments
-    inner = min(inner, diloco.inner_steps)
+    inner = min(max(steps // 2 // diloco.fragments, 1) * diloco.fragments, diloco.inner_steps)
     return diloco.replace(inner_steps=inner, overlap=min(diloco.overlap, inner - 1))
 
 
@@ -139,34 +117,23 @@ def _fit(
     """The model, the layout and the sequence length, as large as fits here."""
     after = layout
     if layout.devices > limits.ranks:
-        after = smallest(layout, model.num_hidden_layers if isinstance(model, ModelSpec) else 1)
+        after = layouts.smallest(layout, model.num_hidden_layers if isinstance(model, ModelSpec) else 1)
         if device != "cpu" and after.devices > limits.ranks:
-            raise UserError(
-                f"even two ranks along each axis are {after.devices}, and here are {limits.ranks} GPUs",
-                "layout",
-                "use --device cpu, which takes processes instead",
-            )
+            what = f"even two ranks along each axis are {after.devices}, and here are {limits.ranks} GPUs"
+            raise UserError(what, "layout", "use --device cpu, which takes processes instead")
     if isinstance(model, PythonRef):
         return model, after, seq_len
     small = fewer_kv_heads(model, layout, after)
-    if too_large(small, after, seq_len, steps, limits) or not _legal(after, small, seq_len):
+    if too_large(small, after, seq_len, steps, limits) or not is_legal(after, small, seq_len, train=True):
         seq_len = small_seq_len(seq_len, after)
         data = {**after.dump(), "micro_batch": min(2, after.micro_batch), "stage_layers": None}
-        after = with_micro_batches(data, after.accumulation)
+        after = layouts.with_micro_batches(data, after.accumulation)
         small = small_model(model, layout, after, seq_len)
         if layout.stage_layers is not None:
             even = len(set(layout.stage_layers)) == 1
-            after = after.replace(stage_layers=by_hand(small.num_hidden_layers, after.stages, even))
+            after = after.replace(stage_layers=layouts.by_hand(small.num_hidden_layers, after.stages, even))
     check_layout(after, small, seq_len, train=True)
     return small, after, seq_len
-
-
-def _legal(layout: Layout, model: ModelSpec, seq_len: int) -> bool:
-    try:
-        check_layout(layout, model, seq_len, train=True)
-    except UserError:
-        return False
-    return True
 
 
 def _differences(before: Any, after: Any) -> list[str]:
@@ -194,21 +161,8 @@ def _data(run: RunSpec, model: ModelSpec | PythonRef, seq_len: int, *, changed: 
         return {**random, "seq_len": seq_len, "document_mask": mask}, [f"random tokens: there is no data at {missing}"]
     if not changed:
         return run.data.dump(), []
-    folded = {
-        "python": "scalewright.data.stand_in:Folded",
-        "source": run.data.dump(),
-        "vocab_size": vocabulary,
-        "seq_len": seq_len,
-    }
-    return folded, []
-
-
-RUNS = 4  # control and layout, each with the run's optimizer and with SGD
-SECONDS = 120.0
-CPU_RANKS = 8  # that a small machine runs at once without trouble
-CORE_RATE = 1e10  # FLOP/s of one core in fp32, of the small products that a rank's part is made of
-GPU_RATE = 1e13  # FLOP/s of one GPU in fp32
-STATE_BYTES = 16  # fp32: parameter, gradient, two moments
+    folded = {"python": "scalewright.data.stand_in:Folded", "source": run.data.dump()}
+    return {**folded, "vocab_size": vocabulary, "seq_len": seq_len}, []
 
 
 @dataclass(frozen=True)
@@ -239,10 +193,7 @@ def too_large(model: ModelSpec, layout: Layout, seq_len: int, steps: int, limits
     """Whether comparing this model under this layout would take too long or too much memory."""
     parameters = count(model)
     seconds = 6.0 * parameters.active * layout.global_batch * seq_len * steps * RUNS / limits.rate
-    if layout.zero_stage == 3:
-        copies = layout.dp_replicate * layout.cp
-    else:
-        copies = layout.dp * layout.cp
+    copies = layout.cp * (layout.dp_replicate if layout.zero_stage == 3 else layout.dp)
     logits = 12.0 * layout.micro_batch * seq_len * model.vocab_size
     activations = 80.0 * layout.micro_batch * seq_len * model.hidden_size * model.num_hidden_layers
     control = STATE_BYTES * parameters.total + logits + activations

@@ -4,8 +4,7 @@
     interleaved x 6   12.4% faster with it (-0.96 s pipeline bubble), 2.4 GiB more
     recompute full    without it up to 112.0 GiB are needed, of 72.0 usable; costs 10.8%
 
-One part is removed at a time, the rest stays; data parallelism takes over the devices of an axis. `why_not`
-searches the rest again.
+One part is removed at a time, the rest stays; data parallelism takes over an axis's devices. (`why_not` searches anew.)
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from scalewright.plan.constants import Constants
 from scalewright.plan.explain import resized
 from scalewright.plan.frameworks import of_framework
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
@@ -22,56 +20,40 @@ from scalewright.plan.request import Request
 from scalewright.plan.search.compare import differences, value_words
 from scalewright.spec.schedules.kinds import KINDS
 
+PLAIN = tuple(name for name, kind in KINDS.items() if kind.complexity == 0)
 Without = tuple[str, Request | None]  # the removed part, the rest as a request (None: not legal)
 
 
-def ablation(prediction: Prediction, c: Constants | None = None) -> list[Removed]:
-    """Each axis and technique in use, removed.
-
-    `fits`: by the p90 of its memory, or by the median where the layout itself fits only by that.
-    """
+def ablation(prediction: Prediction) -> list[Removed]:
+    """Each axis and technique in use, removed. `fits`: at the memory's p90, or at the median if the layout only so."""
     parts = list(_without(prediction.request))
     requests = [request for _, request in parts if request is not None]
-    without = iter(predict_table(requests, c)) if requests else iter(())
+    without = iter(predict_table(requests)) if requests else iter(())
     return [_entry(prediction, part, None if request is None else next(without)) for part, request in parts]
 
 
 def _entry(prediction: Prediction, part: str, bare: Prediction | None) -> Removed:
     """The entry of one part; `bare` is the layout without it."""
     if bare is None:
-        problem = f"the batch doesn't divide among {prediction.request.devices:,} devices"
-        return {
-            "what": part, "step_time_s": None, "gain_pct": None, "saves_gib": None, "fits": False,
-            "why": f"{part}: without it {problem}",
-        }  # fmt: skip
-    needs, usable = bare.needs_gib(_headroom(prediction))
-    gain = 100 * (bare.step_time_s / prediction.step_time_s - 1)
-    saved = bare.peak_gib - prediction.peak_gib
+        problem = f"{part}: without it the batch doesn't divide among {prediction.request.devices:,} devices"
+        return Removed(what=part, step_time_s=None, gain_pct=None, saves_gib=None, fits=False, why=problem)
+    needs, usable = prediction.needs_gib(None)
+    needs, usable = bare.needs_gib(None if needs <= usable else 0.0)
+    gain, saved = 100 * (bare.step_time_s / prediction.step_time_s - 1), bare.peak_gib - prediction.peak_gib
+    pace, parts = _pace(gain), differences(bare, prediction)
+    pace += f" ({parts})" if pace and parts else ""
+    if needs > usable:  # memory first
+        why = f"without it up to {needs:.1f} GiB are needed, of {usable:.1f} usable" + (f"; {pace}" if pace else "")
+    else:
+        why = f"{pace or 'as fast with it'}, {abs(saved):.1f} GiB {'less' if saved > 0 else 'more'}"
     return {
         "what": part,
         "step_time_s": bare.step_time_s,
         "gain_pct": gain,
         "saves_gib": saved,
         "fits": needs <= usable,
-        "why": f"{part}: {_why(prediction, bare, gain, saved)}",
+        "why": f"{part}: {why}",
     }
-
-
-def _why(prediction: Prediction, bare: Prediction, gain: float, saved: float) -> str:
-    """The gain in words; memory first where the layout without the part doesn't fit."""
-    needs, usable = bare.needs_gib(_headroom(prediction))
-    pace, parts = _pace(gain), differences(bare, prediction)
-    pace += f" ({parts})" if pace and parts else ""
-    if needs > usable:
-        short = f"without it up to {needs:.1f} GiB are needed, of {usable:.1f} usable"
-        return f"{short}; {pace}" if pace else short
-    return f"{pace or 'as fast with it'}, {abs(saved):.1f} GiB {'less' if saved > 0 else 'more'}"
-
-
-def _headroom(prediction: Prediction) -> float | None:
-    """The argument of `needs_gib`: None where the layout fits by the p90 of its memory."""
-    needs, usable = prediction.needs_gib(None)
-    return None if needs <= usable else 0.0
 
 
 def _pace(gain: float) -> str:
@@ -84,7 +66,6 @@ def _pace(gain: float) -> str:
 
 
 def _without(r: Request) -> Iterator[Without]:
-    """The layout without each of its axes, then without each of its techniques."""
     for axis in ("tp", "pp", "cp"):
         if getattr(r, axis) > 1:
             yield f"{axis} {getattr(r, axis)}", resized(r, axis, 1)
@@ -92,7 +73,8 @@ def _without(r: Request) -> Iterator[Without]:
         yield f"ep {r.ep}" + (f" etp {r.etp}" if r.etp > 1 else ""), replace(r, ep=1, etp=1)
     if r.dp_replicate > 1:
         yield f"{r.dp_replicate} replicas", replace(r, dp_replicate=1)
-    plain = _plain_schedule(r)
+    allows = of_framework(r.framework).allows
+    plain = next((name for name in ("1f1b", *PLAIN) if allows("schedule", name)), "1f1b")
     if r.pp > 1 and (r.schedule, r.virtual_stages) != (plain, 1):
         chunks = f" x {r.virtual_stages}" if r.virtual_stages > 1 else ""
         yield f"{r.schedule}{chunks}", replace(r, schedule=plain, virtual_stages=1, stage_layers=None)
@@ -102,10 +84,3 @@ def _without(r: Request) -> Iterator[Without]:
         yield f"recompute {value_words(layout_keys(r)['recompute'])}", replace(r, recompute="none", share=1.0)
     if r.offload != "none":
         yield f"offload {r.offload}", replace(r, offload="none")
-
-
-def _plain_schedule(r: Request) -> str:
-    """1F1B, or the first plain schedule that the trainer has."""
-    allows = of_framework(r.framework).allows
-    plain = [name for name, kind in KINDS.items() if kind.complexity == 0 and allows("schedule", name)]
-    return "1f1b" if "1f1b" in plain or not plain else plain[0]

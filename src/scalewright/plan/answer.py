@@ -14,12 +14,11 @@ from typing import Any
 
 from scalewright.plan.ablation import ablation
 from scalewright.plan.chips import Chip
-from scalewright.plan.constants import Constants
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.explain import evidence, smallest_fix, what_if
 from scalewright.plan.frameworks import OURS, of_framework, why_untrainable
 from scalewright.plan.predict import Prediction, layout_keys
-from scalewright.plan.records import Gain, Link, Nearby, Removed, Stage, Total
+from scalewright.plan.records import Fix, Gain, Link, Nearby, Removed, Stage, Total
 from scalewright.plan.request import Request
 from scalewright.plan.search.choices import Choice, Plan
 from scalewright.plan.stages import stages
@@ -33,7 +32,7 @@ class Reasons:
 
     buys: list[Removed]
     what_if: list[Gain]
-    smallest_fix: dict[str, object] | None
+    smallest_fix: Fix | None
     evidence: dict[str, object]
     lacks: list[str]
     stages: list[Stage]
@@ -75,12 +74,7 @@ class ChoiceAnswer:
 
     def dump(self) -> dict[str, object]:
         """The keys of `predict --json`, and what a plan adds."""
-        choice = self.choice
-        keys = self.answer.dump() | {
-            "trainable": choice.trainable,
-            "untrainable": choice.untrainable,
-            "objective_value": choice.value,
-        }
+        keys = self.answer.dump() | self.choice.facts()
         return keys if self.needs is None else keys | {"needs": self.needs, "gain_pct": self.gain_pct}
 
 
@@ -99,20 +93,19 @@ class PlanAnswer:
     run_yaml: str | None
     asked: dict[str, object] | None = None
     scaling: dict[str, object] | None = None
-    written: dict[str, Any] | None = None  # the run file's path, or why there is none
+    written: Mapping[str, object] | None = None  # the run file's path, or why there is none
     yours: dict[str, object] | None = None  # the layout to beat
     emitted: dict[str, object] | None = None  # the user's own file in the best layout
     source: Mapping[str, object] | None = None  # the trainer and the file that the run was read from
     unread: Sequence[dict[str, object]] = ()
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """The keys of `plan --json`."""
-        keys = self.plan.dump() | {"assumed": list(self.assumed)}
-        for name in ("best", "pareto", "beyond"):
-            keys[name] = [choice.dump() for choice in getattr(self, name)]
-        keys["best"][0]["simpler_than"] = self.plan.simpler_than()
-        keys["nearby"] = self.nearby
-        keys["best_trainable"] = self.trainable.dump() if self.trainable else None
+        best, pareto, beyond = ([choice.dump() for choice in some] for some in (self.best, self.pareto, self.beyond))
+        best[0]["simpler_than"] = self.plan.simpler_than()
+        trainable = self.trainable.dump() if self.trainable else None
+        keys = self.plan.dump() | {"assumed": list(self.assumed), "best": best, "pareto": pareto, "beyond": beyond}
+        keys |= {"nearby": self.nearby, "best_trainable": trainable}
         asked = {"asked": self.asked, "scaling": self.scaling}
         keys |= {key: value for key, value in asked.items() if value is not None}
         keys |= {"run": self.run, "run_yaml": self.run_yaml, **(self.written or {})}
@@ -126,8 +119,7 @@ def answer(
     run: WholeRun | None = None,
     explain: bool = True,
     assumed: Sequence[str] = (),
-    unread: Sequence[dict[str, Any]] = (),
-    c: Constants | None = None,
+    unread: Sequence[dict[str, object]] = (),
 ) -> PredictionAnswer:
     """The answer of one layout; `total` only where `run` has tokens, reasons only with `explain`."""
     notes, total, request = [*assumed, *prediction.request.assumed], None, prediction.request
@@ -136,15 +128,12 @@ def answer(
         notes += run.assumed(request.devices)
     if not explain:
         return PredictionAnswer(prediction, notes, None, total, unread)
-    features = lacks(request, layout_keys(request))
-    why = Reasons(
-        ablation(prediction, c), what_if(prediction, c), smallest_fix(prediction, c),
-        evidence(prediction, c=c), features, stages(prediction),
-    )  # fmt: skip
+    ways = ablation(prediction), what_if(prediction), smallest_fix(prediction), evidence(prediction)
+    why = Reasons(*ways, lacks(request, layout_keys(request)), stages(prediction))
     return PredictionAnswer(prediction, notes, why, total, unread)
 
 
-def setting(request: Request) -> dict[str, Any]:
+def setting(request: Request) -> dict[str, object]:
     """The sequence length, the device with its usable memory and links, the trainer and the optimizer."""
     chip, trainer = request.chip, request.framework
     return {

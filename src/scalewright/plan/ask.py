@@ -68,11 +68,9 @@ def ask(
         optimizer_notes = _priced_optimizer(asked, trainer)
     if length != asked.seq_len:
         asked = asked.with_length(length)
-    changes: dict[str, OptimizerSpec | DilocoSpec] = {}
+    changes: dict[str, OptimizerSpec | DilocoSpec] = {} if islands is None else {"diloco": islands}
     if optimizer:
         changes["optimizer"] = OptimizerSpec(name=record.written)
-    if islands is not None:
-        changes["diloco"] = islands
     asked = replace(
         asked, run=asked.run.model_copy(update=changes), cluster=cluster, trainer=trainer,
         version=software_version or asked.version, options=options or asked.options,
@@ -144,5 +142,4 @@ def _write(text: str | None, plan: Plan, path: Path, force: bool) -> dict[str, s
     if text is None:
         return {"run_file": None, "run_file_untrainable": plan.best[0].untrainable}
     write_signed(path, text, force)
-    to_fill = "FILL-IN" in text
-    return {"run_file": str(path), "run_file_untrainable": None, "run_file_to_fill": to_fill}
+    return {"run_file": str(path), "run_file_untrainable": None, "run_file_to_fill": ("FILL-IN" in text)}

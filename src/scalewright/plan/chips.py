@@ -87,23 +87,19 @@ def constants_of(chips: Iterable[Chip]) -> Constants:
 
 def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
     """A cluster's device and links; `node_gbps` replaces its fabric (Gbit/s of a whole node, one way)."""
-    device = cluster.device
-    levels = cluster.effective_levels()
+    device, levels = cluster.device, cluster.effective_levels()
     inner = [level for level in levels if level.name in ("domain", "node")]
     fabric = next((level for level in levels if level.name == "fabric"), None)
-    memory = levels[0].bytes_per_s
-    link = inner[-1] if inner else None
-    fast = inner[0] if inner else None
-    domain = (fast.size or 1) if fast else 1
+    memory, fast = levels[0].bytes_per_s, inner[0] if inner else None
     rate = fast.bytes_per_s if fast else memory
-    outer = fabric.bytes_per_s if fabric else (link.bytes_per_s if link else rate)
+    outer = fabric.bytes_per_s if fabric else inner[-1].bytes_per_s if inner else rate
     if node_gbps:
         outer = node_gbps * 1e9 / 8 / cluster.devices_per_node
     peaks = {name: float(peak) for name in device.precisions if (peak := device.peak(name)) is not None}
     for same, name in (("mxfp8", "fp8"), ("nvfp4", "fp4")):
         if name in peaks:
             peaks[same] = peaks[name]
-    measured = cluster.measured is not None and bool(cluster.measured.matmul_flops)
+    measured = cluster.measured
     return Chip(
         name=device.id,
         family=device.resolved_family,
@@ -112,16 +108,16 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
         memory_rate=memory,
         units=float(device.multiprocessors or 1),
         capacity=device.capacity_bytes,
-        domain=domain,
+        domain=(fast.size or 1) if fast else 1,
         link_rate=rate,
         link_delay=fast.latency_s if fast else 0.0,
         node=cluster.devices_per_node,
         fabric_rate=outer,
         fabric_delay=fabric.latency_s if fabric else (fast.latency_s if fast else 14e-6),
         host_rate=device.host_bytes_per_s or 16e9,
-        measured=measured,
-        constants=tuple(sorted(cluster.measured.constants.items())) if cluster.measured else (),
-        timings=cluster.measured.timings if cluster.measured else None,
+        measured=bool(measured and measured.matmul_flops),
+        constants=tuple(sorted(measured.constants.items())) if measured else (),
+        timings=measured.timings if measured else None,
         link_kind=fast.kind if fast else "link",
         torus_axes=(fast.torus_axes or 0) if fast else 0,
         wraps_at=(fast.wraps_at or 1) if fast else 1,

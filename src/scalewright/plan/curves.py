@@ -21,16 +21,14 @@ class Curves:
 
     def __init__(self, timings: Timings) -> None:
         self.precisions, self.share = timings.precisions, timings.share
-        self._curves: dict[tuple[str, str, str | None], TimingCurve] = {
-            (curve.what, curve.phase, curve.precision): curve for curve in timings.curves
-        }
+        self._curves: dict[tuple[str, str, str | None], TimingCurve]
+        self._curves = {(curve.what, curve.phase, curve.precision): curve for curve in timings.curves}
 
     def __call__(
         self, what: str, size: float | np.ndarray, phase: str = "forward", precision: str | None = None
     ) -> np.ndarray:
         """Seconds at these sizes; 0 where there is no such curve."""
-        curve = self._curves.get((what, phase, precision))
-        if curve is None:
+        if (curve := self._curves.get((what, phase, precision))) is None:
             return np.zeros(np.shape(size))
         sizes, seconds = np.array(curve.sizes), np.array(curve.seconds)
         seconds = seconds if what in MESSAGES else seconds / self.share

@@ -25,10 +25,9 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer, find_optimizer
 
 LIMITS = {
-    "devices": MOST["n_devices"], "nodes": MOST["n_devices"], "seq_len": MOST["seq"],
-    "micro_batch": MOST["mbs"], "global_batch": MOST["gbs"], "tp": MOST["tp"], "pp": MOST["pp"],
-    "cp": MOST["cp"], "ep": MOST["ep"], "etp": MOST["ep"], "virtual_stages": MOST["vpp"],
-    "dp_replicate": MOST["n_devices"],
+    "devices": MOST["n_devices"], "nodes": MOST["n_devices"], "seq_len": MOST["seq"], "micro_batch": MOST["mbs"],
+    "global_batch": MOST["gbs"], "tp": MOST["tp"], "pp": MOST["pp"], "cp": MOST["cp"], "ep": MOST["ep"],
+    "etp": MOST["ep"], "virtual_stages": MOST["vpp"], "dp_replicate": MOST["n_devices"],
 }  # fmt: skip
 
 
@@ -37,11 +36,8 @@ def check_whole(name: str, value: Any, least: int = 1) -> int:
     most = LIMITS.get(name, 10**15)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not isfinite(value) or value != int(value) or not least <= value <= most:
-        raise UserError(
-            f"{name} is {value!r}",
-            "layout" if name in Layout.model_fields else name,
-            f"give a whole number from {least} to {most}",
-        )
+        where = "layout" if name in Layout.model_fields else name
+        raise UserError(f"{name} is {value!r}", where, f"give a whole number from {least} to {most}")
     return int(value)
 
 
@@ -64,11 +60,8 @@ def resolve_sizes(given: Mapping[str, Any], cluster: ClusterSpec, length: int) -
         tokens = check_whole("global_batch_tokens", tokens)
         if tokens % length:
             near = max(1, round(tokens / length)) * length
-            raise UserError(
-                f"global_batch_tokens {tokens} is not divisible by seq_len {length}",
-                "layout",
-                f"use {near} ({near // length} sequences)",
-            )
+            problem = f"global_batch_tokens {tokens} is not divisible by seq_len {length}"
+            raise UserError(problem, "layout", f"use {near} ({near // length} sequences)")
         _agree(keys, "global_batch", tokens // length, f"global_batch_tokens {tokens}")
     return keys
 
@@ -81,8 +74,7 @@ def plan_sizes(
     if devices is None:
         raise UserError("devices is missing", "plan", "give --devices, or --nodes")
     if "global_batch" not in sizes:
-        how = "give --global-batch in sequences, or --global-batch-tokens"
-        raise UserError("global_batch is missing", "plan", how)
+        raise UserError("global_batch is missing", "plan", "give --global-batch in sequences, or --global-batch-tokens")
     notes = [] if "devices" in sizes else [f"devices {devices}"]
     return {"devices": devices, "global_batch": sizes["global_batch"]}, notes
 
@@ -116,16 +108,11 @@ def usual_zero(keys: LayoutKeys, trainer: Framework, cluster: ClusterSpec) -> li
 def assumptions(given: Iterable[str], layout: Layout, request: Request) -> list[str]:
     """The keys that matter in this layout and were not given, with their values."""
     given = set(given)
-    relevant = {
-        "sp": layout.tp > 1, "schedule": layout.pp > 1, "micro_batch": True,
-        "global_batch": True, "zero_stage": layout.devices > 1, "recompute": True,
-    }  # fmt: skip
+    relevant = {"sp": layout.tp > 1, "schedule": layout.pp > 1, "micro_batch": True, "global_batch": True}
+    relevant |= {"zero_stage": layout.devices > 1, "recompute": True}
     words = {"sp": str(request.sp).lower(), "global_batch": f"{layout.global_batch} (micro_batch x dp)"}
-    lines = [
-        f"{key} {words.get(key, getattr(layout, key))}"
-        for key, matters in relevant.items()
-        if matters and key not in given
-    ]
+    keys = [key for key, matters in relevant.items() if matters and key not in given]
+    lines = [f"{key} {words.get(key, getattr(layout, key))}" for key in keys]
     if layout.precision == "auto":
         lines.append(f"precision {request.precision} (auto)")
     rate = request.chip.peak(request.precision)[0]
@@ -157,11 +144,8 @@ def resolve_optimizer(name: str | None, framework: str | None) -> tuple[Optimize
         return ADAMW, [f"optimizer {ADAMW.name}"] if ours else []
     record = find_optimizer(name, "--optimizer")
     if not ours and record is not ADAMW:
-        raise UserError(
-            f"{framework} is priced with {ADAMW.name}, not with {name}",
-            "--optimizer",
-            f"leave --framework out: {OURS}'s own trainer is planned with each of its optimizers",
-        )
+        how = f"leave --framework out: {OURS}'s own trainer is planned with each of its optimizers"
+        raise UserError(f"{framework} is priced with {ADAMW.name}, not with {name}", "--optimizer", how)
     return record, []
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import log2
-from typing import Any
+from operator import attrgetter
 
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import MEASURED_DEVICES
@@ -21,7 +21,7 @@ from scalewright.plan.curves import beyond_timed, probe_words
 from scalewright.plan.fitting.runs import MEASURED, measured_seconds, read_table, run_facts
 from scalewright.plan.frameworks import OURS, of_framework
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
-from scalewright.plan.records import Gain
+from scalewright.plan.records import Fix, Gain
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import number, text
 from scalewright.plan.rows.rows import request_of
@@ -33,23 +33,20 @@ from scalewright.spec.tensors import count
 Change = tuple[str, Request]  # its words, the changed request
 
 
-# -- what if --------------------------------------------------------------------------------------
-
-
-def what_if(prediction: Prediction, c: Constants | None = None) -> list[Gain]:
+def what_if(prediction: Prediction) -> list[Gain]:
     """Changes and the gain of each, best first."""
-    settings = _legal(prediction.request, _settings(prediction.request))
-    changes = [("setting", *change) for change in settings]
-    changes += [("hardware", *change) for change in _hardware(prediction.request)]
-    predictions = predict_table([request for _, _, request in changes], c)
-    rate = prediction.tokens_per_s / prediction.request.devices
-    rows: list[Gain] = [
-        {
-            "change": words if changed.fits else f"{words}, does not fit",
-            "kind": kind,
-            "step_time_s": changed.step_time_s,
-            "gain_pct": 100 * (changed.tokens_per_s / request.devices / rate - 1),
-        }
+    asked = prediction.request
+    changes = [("setting", *change) for change in _legal(asked, _settings(asked))]
+    changes += [("hardware", *change) for change in _hardware(asked)]
+    predictions = predict_table([request for _, _, request in changes])
+    rate = prediction.tokens_per_s / asked.devices
+    rows = [
+        Gain(
+            change=words if changed.fits else f"{words}, does not fit",
+            kind=kind,
+            step_time_s=changed.step_time_s,
+            gain_pct=100 * (changed.tokens_per_s / request.devices / rate - 1),
+        )
         for (kind, words, request), changed in zip(changes, predictions, strict=True)
     ]
     return sorted(rows, key=lambda row: -row["gain_pct"])
@@ -58,8 +55,7 @@ def what_if(prediction: Prediction, c: Constants | None = None) -> list[Gain]:
 def _hardware(r: Request) -> Iterator[Change]:
     """Twice each rate of the devices and links in use."""
     chip = r.chip
-    faster = replace(chip, peaks=tuple((name, 2 * rate) for name, rate in chip.peaks))
-    yield "peak x2", replace(r, chip=faster)
+    yield "peak x2", replace(r, chip=replace(chip, peaks=tuple((name, 2 * rate) for name, rate in chip.peaks)))
     yield "memory bandwidth x2", replace(r, chip=replace(chip, memory_rate=2 * chip.memory_rate))
     if r.devices > 1:
         yield "links inside the domain x2", replace(r, chip=replace(chip, link_rate=2 * chip.link_rate))
@@ -68,7 +64,6 @@ def _hardware(r: Request) -> Iterator[Change]:
 
 
 def _settings(r: Request) -> Iterator[Change]:
-    """Other batch sizes, axis sizes and techniques."""
     yield "global_batch x2", replace(r, accumulation=2 * r.accumulation)
     if r.accumulation >= 2 and r.accumulation % 2 == 0:
         yield "micro_batch x2", replace(r, micro_batch=2 * r.micro_batch, accumulation=r.accumulation / 2)
@@ -77,18 +72,12 @@ def _settings(r: Request) -> Iterator[Change]:
     for axis in ("tp", "pp", "cp"):
         size = getattr(r, axis)
         for words, changed in ((f"{axis} x2", 2 * size), (f"{axis} / 2", size // 2)):
-            moved = resized(r, axis, changed)
-            if moved is not None:
+            if (moved := resized(r, axis, changed)) is not None:
                 yield words, moved
     if r.model.moe is not None:
         yield "ep x2", replace(r, ep=2 * r.ep)
         if r.ep % 2 == 0:
             yield "ep / 2", replace(r, ep=r.ep // 2)
-    yield from _techniques(r)
-
-
-def _techniques(r: Request) -> Iterator[Change]:
-    """Other ZeRO stages, recomputation and schedules."""
     if r.dp * r.cp > 1:
         others = (stage for stage in range(4) if stage != r.zero_stage)
         yield from ((f"zero_stage {stage}", replace(r, zero_stage=stage)) for stage in others)
@@ -107,10 +96,7 @@ def _techniques(r: Request) -> Iterator[Change]:
 
 
 def _legal(r: Request, changes: Iterable[Change]) -> list[Change]:
-    """The changes that the layout's rules and the trainer allow.
-
-    A rule that the run itself breaks, as some measured runs do, removes no change.
-    """
+    """The changes that are legal and that the trainer can run; a rule that the run itself breaks removes none."""
     legal, trainer = list(changes), of_framework(r.framework)
     if _is_legal(r):
         legal = [(words, changed) for words, changed in legal if _is_legal(changed)]
@@ -120,10 +106,9 @@ def _legal(r: Request, changes: Iterable[Change]) -> list[Change]:
 
 
 def _is_legal(r: Request) -> bool:
-    """Whether the spec's rules allow this layout, with this model and length."""
-    keys = layout_keys(r)
+    keys = {key: value for key, value in layout_keys(r).items() if key != "dp"}
     try:
-        return is_legal(Layout.parse({k: v for k, v in keys.items() if k != "dp"}), r.model, r.seq_len)
+        return is_legal(Layout.parse(keys), r.model, r.seq_len)
     except UserError:
         return False
 
@@ -132,31 +117,21 @@ def resized(r: Request, axis: str, size: int) -> Request | None:
     """The request with this size of an axis and dp adjusted to it; None where that isn't possible."""
     if size < 1 or size == getattr(r, axis):
         return None
-    sizes = {"tp": r.tp, "pp": r.pp, "cp": r.cp, axis: size}
-    product = sizes["tp"] * sizes["pp"] * sizes["cp"]
-    if r.devices % product or sizes["tp"] > r.model.num_attention_heads or r.seq_len % sizes["cp"]:
+    tp, pp, cp = (size if axis == name else getattr(r, name) for name in ("tp", "pp", "cp"))
+    if r.devices % (tp * pp * cp) or tp > r.model.num_attention_heads or r.seq_len % cp:
         return None
-    dp = r.devices // product
+    dp = r.devices // (tp * pp * cp)
     micros = r.global_batch / (r.micro_batch * dp)
     whole = micros == int(micros) and micros >= 1
-    fits = sizes["pp"] * r.virtual_stages <= r.model.num_hidden_layers and r.stage_layers is None
-    experts = dp // r.dp_replicate * sizes["cp"] * sizes["tp"]
-    if not whole or not fits or dp % r.dp_replicate or experts % (r.ep * r.etp):
+    fits = pp * r.virtual_stages <= r.model.num_hidden_layers and r.stage_layers is None
+    if not whole or not fits or dp % r.dp_replicate or (dp // r.dp_replicate * cp * tp) % (r.ep * r.etp):
         return None
-    chunks = r.virtual_stages if sizes["pp"] > 1 else 1
-    schedule = r.schedule if sizes["pp"] > 1 else "1f1b"
-    sp = sizes["tp"] > 1 and (r.sp or sizes["tp"] > r.tp)
-    tp, pp, cp = sizes["tp"], sizes["pp"], sizes["cp"]
-    moved = replace(r, tp=tp, pp=pp, cp=cp, sp=sp, accumulation=micros)
+    chunks, schedule = (r.virtual_stages, r.schedule) if pp > 1 else (1, "1f1b")
+    moved = replace(r, tp=tp, pp=pp, cp=cp, sp=tp > 1 and (r.sp or tp > r.tp), accumulation=micros)
     return replace(moved, virtual_stages=chunks, schedule=schedule)
 
 
-# -- smallest fix ---------------------------------------------------------------------------------
-
-
-def smallest_fix(
-    prediction: Prediction, c: Constants | None = None, *, peak_gib: float | None = None
-) -> dict[str, Any] | None:
+def smallest_fix(prediction: Prediction, c: Constants | None = None, *, peak_gib: float | None = None) -> Fix | None:
     """The fastest single change after which the layout fits; None when it fits already.
 
     Where no single change is enough, the one with the lowest peak. `peak_gib`: the layout's peak as counted
@@ -164,21 +139,15 @@ def smallest_fix(
     """
     usable = prediction.number("usable")
     scale = 1.0 if peak_gib is None else peak_gib / prediction.peak_gib
-    if prediction.fits if peak_gib is None else peak_gib <= usable:
+    if prediction.peak_gib * scale <= usable:
         return None
     changes = _legal(prediction.request, _leaner(prediction.request))
     if not changes:
         return None
-    predictions = predict_table([request for _, request in changes], c)
-    fixes: list[dict[str, Any]] = [
-        {
-            "change": words,
-            "fits": changed.fits if peak_gib is None else changed.peak_gib * scale <= usable,
-            "peak_gib": changed.peak_gib * scale,
-            "step_time_s": changed.step_time_s,
-        }
-        for (words, _), changed in zip(changes, predictions, strict=True)
-    ]
+    fixes: list[Fix] = []
+    for (words, _), changed in zip(changes, predict_table([request for _, request in changes], c), strict=True):
+        peak = changed.peak_gib * scale
+        fixes.append({"change": words, "fits": peak <= usable, "peak_gib": peak, "step_time_s": changed.step_time_s})
     fitting = [fix for fix in fixes if fix["fits"]]
     if fitting:
         return min(fitting, key=lambda fix: fix["step_time_s"])
@@ -186,7 +155,6 @@ def smallest_fix(
 
 
 def _leaner(r: Request) -> Iterator[Change]:
-    """Changes that take less memory."""
     for stage in range(r.zero_stage + 1, 4):
         yield f"zero_stage {stage}", replace(r, zero_stage=stage)
     if r.recompute in ("none", "core"):
@@ -198,38 +166,30 @@ def _leaner(r: Request) -> Iterator[Change]:
         yield "micro_batch 1", replace(r, micro_batch=1, accumulation=r.accumulation * r.micro_batch)
     for axis in ("tp", "pp"):
         for times in (2, 4, 8):
-            moved = resized(r, axis, times * getattr(r, axis))
-            if moved is not None:
+            if (moved := resized(r, axis, times * getattr(r, axis))) is not None:
                 yield f"{axis} {getattr(moved, axis)}", moved
     if r.offload == "none":
         yield "offload optimizer", replace(r, offload="optimizer")
 
 
-# -- evidence -------------------------------------------------------------------------------------
-
-
-def evidence(prediction: Prediction, most: int = 3, c: Constants | None = None) -> dict[str, Any]:
+def evidence(prediction: Prediction, most: int = 3) -> dict[str, object]:
     """The nearest measured runs with their predictions, and in which respects this run lies outside them.
 
     A CPU's evidence is its own probe: there are no published runs on CPUs.
     """
     request = prediction.request
+    name = request.framework.name
     if (timings := request.chip.timings) is not None:
         outside, probe = beyond_timed(timings, request.precision, request.devices), probe_words(timings)
-        name = request.framework.name
         return {"nearest": [], "extrapolates": outside, "never_measured": [], "framework": name, "probe": probe}
     runs = sorted(_measured(), key=lambda run: _distance(run[0], request))[:most]
-    predictions = predict_table([run for run, _, _ in runs], c)
+    predictions = predict_table([run for run, _, _ in runs])
     nearest = [
         {**run_facts(row, run), "measured": seconds, "predicted": predicted.step_time_s}
         for (run, seconds, row), predicted in zip(runs, predictions, strict=True)
     ]
-    return {
-        "nearest": nearest,
-        "extrapolates": extrapolates(request),
-        "never_measured": never_measured(request),
-        "framework": request.framework.name,
-    }
+    outside, never = extrapolates(request), never_measured(request)
+    return {"nearest": nearest, "extrapolates": outside, "never_measured": never, "framework": name}
 
 
 def never_measured(r: Request) -> list[str]:
@@ -244,8 +204,7 @@ def _measured() -> tuple[tuple[Request, float, Mapping[str, str]], ...]:
     runs = []
     for row in read_table(MEASURED):
         try:
-            request = request_of(row)
-            seconds, converted = measured_seconds(row, request)
+            seconds, converted = measured_seconds(row, request := request_of(row))
         except UserError:
             continue
         stated = number(row, "step_time_s") or number(row, "tokens_per_s_per_device")
@@ -255,7 +214,6 @@ def _measured() -> tuple[tuple[Request, float, Mapping[str, str]], ...]:
 
 
 def _size(r: Request, name: str) -> int:
-    """A size of the run, or of its model."""
     size: int = getattr(r.model if name in ("hidden_size", "num_hidden_layers") else r, name)
     return size
 
@@ -274,8 +232,7 @@ def _distance(other: Request, r: Request) -> float:
 
 def extrapolates(r: Request) -> list[str]:
     """In which respects a run lies outside the measured ones."""
-    runs = [run for run, _, _ in _measured()]
-    outside = []
+    runs, outside = [run for run, _, _ in _measured()], []
     for name in ("devices", "seq_len", "hidden_size", "tp", "pp", "cp", "ep"):
         value, seen = _size(r, name), [_size(run, name) for run in runs]
         if not min(seen) <= value <= max(seen):
@@ -284,12 +241,10 @@ def extrapolates(r: Request) -> list[str]:
         outside.append(f"no run on {r.chip.family.name} devices")
     elif r.chip.name not in {x.chip.name for x in runs}:
         outside.append(f"no run on {r.chip.name}, only on others of its generation")
-    if r.framework.name not in {x.framework.name for x in runs}:
-        outside.append(f"no run of {r.framework.name}")
-    if r.precision not in {x.precision for x in runs}:
-        outside.append(f"no run in {r.precision}")
-    if r.schedule not in {x.schedule for x in runs}:
-        outside.append(f"no run with the schedule {r.schedule}")
+    for words, attribute in (("of", "framework.name"), ("in", "precision"), ("with the schedule", "schedule")):
+        value_of = attrgetter(attribute)
+        if value_of(r) not in map(value_of, runs):
+            outside.append(f"no run {words} {value_of(r)}")
     if r.model.mla and count(r.model).total < 1e10:
         outside.append("no small model with latent attention")
     return outside

@@ -1,19 +1,15 @@
-"""A trainer's properties: its kernels, host code and overlap, looked up in data/frameworks.yaml.
+"""A trainer's properties, looked up in data/frameworks.yaml, and its capabilities (spec/capabilities.py).
 
     "Megatron-Bridge 25.11" -> modern kernels, gradients and parameters overlap with computation, ...
 
-An unknown trainer is priced as the usual one of its date and its device's kind (`habits`); `known` is false
-then, and the band is wider.
-
-Trainers' capabilities (spec/capabilities.py) as the planner asks for them.
-
-A trainer that is priced as another may have an entry of its own (`of_framework`).
+An unknown trainer is priced as the usual one of its date and its device's kind (`habits`); `known` is false then, and
+the band is wider. One that is priced as another may have capabilities of its own (`of_framework`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
@@ -40,6 +36,13 @@ TYPO = 0.8  # similarity of two names above which one counts as a typo of the ot
 FLASH_2 = 2023.55  # as a year: FlashAttention 2 came in July 2023 (Dao 2023)
 CONDITIONS = ("device", "before")  # keys of a line of habits
 RULES = ("match", "habits")  # keys of an entry that are no facts
+# Other names of trainers in the table, as users write them.
+ALIASES = (
+    "accelerate", "axolotl", "axlearn", "colossalai", "composer", "easylm", "fsdp", "gpt-neox", "jax",
+    "levanter", "litgpt", "llama-factory", "mcore", "megatron-core", "megatron-lm", "mosaicml", "nanogpt",
+    "olmo", "olmo-core", "paxml", "picotron", "pytorch", "transformers", "trl",
+)  # fmt: skip
+OTHER = "unknown"  # the name of a trainer that isn't in the table
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,7 @@ class Framework:
     buckets: str
     split: str
     fsdp_copies: bool  # shards by FSDP2, which copies parameters out of its buffers
-    # DeepSpeed's: tp ranks gather each message's parts; gradients go after the last backward
-    pipe_engine: bool
+    pipe_engine: bool  # DeepSpeed's: tp ranks gather each message's parts; gradients go after the last backward
     grads: float  # bytes of a gradient on the wire
     held: tuple[float, float, float]  # bytes of a parameter: weights, gradients, optimizer states
     p2p: str
@@ -90,18 +92,18 @@ def _table() -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
 
 @lru_cache(maxsize=4096)
 def find_framework(name: str, version: str | None = None, device: str = "gpu") -> Framework:
-    """The entry that a trainer's name (and version) matches; an unknown name matches the last.
-
-    An unknown trainer has the habits of its date and of the `device`'s kind.
-    """
+    """The entry that a trainer's name and version match; the last one, of unknown ones, by date and `device`'s kind."""
     defaults, entries = _table()
     text = f"{name} {version or ''}".strip().lower()
     for key, entry in entries.items():
         patterns = () if text in entries else entry["match"]
         if text == key or any(re.search(pattern, text) for pattern in patterns):
             facts = {**defaults, **{word: value for word, value in entry.items() if word not in RULES}}
-            facts["year"] = _year(text, facts["year"])
-            facts |= _habits(entry.get("habits", ()), facts["year"], device)
+            facts["year"] = year = _year(text, facts["year"])
+            for line in entry.get("habits", ()):  # the first whose conditions this date and device meet
+                if line.get("device", device) == device and year < line.get("before", inf):
+                    facts |= {word: value for word, value in line.items() if word not in CONDITIONS}
+                    break
             facts["held"], facts["modules"] = tuple(facts["held"]), tuple(facts["modules"])
             if facts["attention"] == "flash" and facts["year"] < FLASH_2:
                 facts["attention"] = "flash1"
@@ -109,35 +111,14 @@ def find_framework(name: str, version: str | None = None, device: str = "gpu") -
     raise AssertionError("the last entry matches everything")
 
 
-def _habits(lines: Sequence[Mapping[str, Any]], year: float, device: str) -> dict[str, Any]:
-    """The facts of the first line whose conditions this date and device meet."""
-    for line in lines:
-        if line.get("device", device) == device and year < line.get("before", inf):
-            return {word: value for word, value in line.items() if word not in CONDITIONS}
-    return {}
-
-
 def framework_names() -> list[str]:
     """The known trainers."""
     return [name for name in _table()[1] if name != "unknown"]
 
 
-# Other names of trainers in the table, as users write them.
-ALIASES = (
-    "accelerate", "axolotl", "axlearn", "colossalai", "composer", "easylm", "fsdp", "gpt-neox", "jax",
-    "levanter", "litgpt", "llama-factory", "mcore", "megatron-core", "megatron-lm", "mosaicml", "nanogpt",
-    "olmo", "olmo-core", "paxml", "picotron", "pytorch", "transformers", "trl",
-)  # fmt: skip
-OTHER = "unknown"  # the name of a trainer that isn't in the table
-
-
 def check_name(name: str) -> None:
-    """Raises UserError for a trainer that isn't in the table, with the nearest names.
-
-    `unknown` stands for any such trainer: it is priced as the usual one of its date.
-    """
-    word = name.strip().lower()
-    names = [*framework_names(), *ALIASES, OTHER]
+    """Raises UserError for a trainer that isn't in the table, with the nearest names; `unknown` stands for any such."""
+    word, names = name.strip().lower(), [*framework_names(), *ALIASES, OTHER]
     if word in names:
         return
     near = nearest(word, names, 1)
@@ -148,32 +129,27 @@ def check_name(name: str) -> None:
 
 def _year(text: str, default: float) -> float:
     """The date of a release, as a year: `25.11` is November 2025, `v0.2.1dev20231121` November 2023."""
-    if match := re.search(r"\b(2[0-9])\.(0[1-9]|1[0-2])\b", text):
-        return 2000 + int(match[1]) + (int(match[2]) - 1) / 12
-    if match := re.search(r"20(1[89]|2[0-9])(0[1-9]|1[0-2])?", text):
-        return 2000 + int(match[1]) + (int(match[2] or 6) - 1) / 12
+    for pattern in (r"\b(2[0-9])\.(0[1-9]|1[0-2])\b", r"20(1[89]|2[0-9])(0[1-9]|1[0-2])?"):
+        if match := re.search(pattern, text):
+            return 2000 + int(match[1]) + (int(match[2] or 6) - 1) / 12
     return default
 
 
 def forbidden(rules: Iterable[Rule], columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
     """A mask of the rows that a rule forbids; rules with an axis that isn't a column are skipped."""
     mask = np.zeros(rows, dtype=bool)
-    for rule in rules:
-        if rule.keys() <= columns.keys():
-            match = np.ones(rows, dtype=bool)
-            for axis, values in rule.items():
-                match &= columns[axis] > 1 if values == ABOVE_ONE else np.isin(columns[axis], list(values))
-            mask |= match
+    for rule in (rule for rule in rules if rule.keys() <= columns.keys()):
+        match = np.ones(rows, dtype=bool)
+        for axis, values in rule.items():
+            match &= columns[axis] > 1 if values == ABOVE_ONE else np.isin(columns[axis], list(values))
+        mask |= match
     return mask
 
 
 def of_framework(framework: Framework) -> Capabilities:
     """A trainer's capabilities; where it is priced as another, those of its own entry, if it has one."""
-    if framework.asked not in framework_names():
-        asked = find_capabilities(framework.asked)
-        if asked.known:
-            return asked
-    return find_capabilities(framework.name)
+    asked = find_capabilities(framework.name if framework.asked in framework_names() else framework.asked)
+    return asked if asked.known else find_capabilities(framework.name)
 
 
 def why_untrainable(model: ModelSpec, layout: Layout, seq_len: int, kind: str) -> str | None:

@@ -1,9 +1,7 @@
-"""The predicted cost of one layout or of a table of them.
+"""The predicted cost of one layout or of a table of them; a single layout is a table of one row.
 
-    predict(model, cluster, layout, seq_len) -> Prediction      predict_rows(rows) -> one dict a row
-    predict_table(requests) -> Predictions (columns)            Prediction.dump() -> plain data
-
-A single layout is a table of one row.
+predict(model, cluster, layout, seq_len) -> Prediction      predict_rows(rows) -> one dict a row
+predict_table(requests) -> Predictions (columns)            Prediction.dump() -> plain data
 """
 
 from __future__ import annotations
@@ -19,20 +17,17 @@ from scalewright.plan.chips import constants_of
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare, quantiles, spread
 from scalewright.plan.cost.memory import GIB, KINDS, Risk, risk
-from scalewright.plan.cost.timeline import AXES, PARTS
-from scalewright.plan.frameworks import OURS
+from scalewright.plan.cost.timeline import PARTS
+from scalewright.plan.cost.volumes import AXES
 from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import COPIED, Request, from_layout, from_question
 from scalewright.plan.rows.cells import best_usual, text
 from scalewright.plan.rows.rows import has_no_layout, request_of
-from scalewright.spec.compress import Compress
-from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.flops import flops_per_token
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.optimizers import ADAMW, Optimizer
 from scalewright.spec.question import Question
 from scalewright.spec.step_parts import PART_TERMS
 from scalewright.spec.tensors import count
@@ -58,26 +53,16 @@ class Predictions:
         return self.outcome.step.seconds
 
     @cached_property
-    def columns(self) -> dict[str, list[Any]]:
+    def columns(self) -> dict[str, list[float]]:
         """The columns that answers need, as plain numbers: one conversion for all rows."""
         step, memory = self.outcome.step, self.outcome.memory
-        columns = {
-            "p10": self.p10,
-            "p50": self.p50,
-            "p90": self.p90,
-            "flops": step.flops,
-            "hardware": step.hardware,
-            "fits": memory.fits,
-            "peak": memory.peak / GIB,
-            "usable": memory.usable / GIB,
-            "reserved": memory.kinds["reserved"] / GIB,
-            "smi": memory.kinds["smi"] / GIB,
-            "peak_low": memory.low / GIB,
-            "peak_high": memory.high / GIB,
-        }
-        columns |= {f"time.{part}": step.parts[part] for part in PARTS}
+        columns = {"p10": self.p10, "p50": self.p50, "p90": self.p90, "flops": step.flops, "hardware": step.hardware}
+        columns |= {f"time.{part}": step.parts[part] for part in PARTS} | {"fits": memory.fits}
         columns |= {f"bytes.{axis}": step.bytes[axis] for axis in AXES}
-        columns |= {f"memory.{kind}": memory.parts[kind] / GIB for kind in KINDS}
+        sizes = {"peak": memory.peak, "usable": memory.usable, "peak_low": memory.low, "peak_high": memory.high}
+        sizes |= {f"memory.{kind}": memory.parts[kind] for kind in KINDS}
+        sizes |= {"reserved": memory.kinds["reserved"], "smi": memory.kinds["smi"]}
+        columns |= {name: size / GIB for name, size in sizes.items()}
         return {name: column.tolist() for name, column in columns.items()}
 
     def __len__(self) -> int:
@@ -104,8 +89,7 @@ class Prediction:
 
     def number(self, column: str) -> float:
         """This row's value in a column."""
-        value: float = self.table.columns[column][self.row]
-        return value
+        return self.table.columns[column][self.row]
 
     @property
     def step_time_s(self) -> float:
@@ -123,11 +107,7 @@ class Prediction:
         return risk(*(self.number(x) for x in ("usable", "peak_low", "peak", "peak_high")))
 
     def needs_gib(self, headroom: float | None) -> tuple[float, float]:
-        """GiB that are needed, and GiB that are available.
-
-        With a headroom: the median peak, and the usable memory less that share. Without: the band's p90, and
-        the usable memory.
-        """
+        """GiB needed (the band's p90) and usable; with a headroom the median, and the usable memory less that share."""
         if headroom is None:
             return self.number("peak_high"), self.number("usable")
         return self.number("peak"), self.number("usable") * (1.0 - headroom)
@@ -208,26 +188,22 @@ def layout_keys(request: Request) -> LayoutKeys:
 
 
 def _recompute(request: Request) -> Any:
-    """Recomputation as a layout spells it."""
     if request.recompute == "budget":
         return {"budget": request.share}
-    if request.recompute != "share":
-        selective = request.recompute in ("core", request.framework.selective)
-        return "selective" if selective else request.recompute
-    return {"every": round(1 / request.share)}
+    if request.recompute == "share":
+        return {"every": round(1 / request.share)}
+    return "selective" if request.recompute in ("core", request.framework.selective) else request.recompute
 
 
 def bottleneck(prediction: Prediction) -> str:
     """One line: the shares of computing and of the largest other part (from 3% up), the larger first."""
-    parts, total = prediction.breakdown, prediction.step_time_s
-    rest = {name: value for name, value in parts.items() if name != "compute"}
-    name = max(rest, key=lambda key: rest[key])
-    shares = {"compute": parts["compute"] / total, PART_TERMS[name]: rest[name] / total}
-    if rest[name] < 0.03 * total:
-        del shares[PART_TERMS[name]]
-    first, *others = sorted(shares, key=lambda term: -shares[term])
-    rest_words = [f"{term}: {100 * shares[term]:.0f}%" for term in others]
-    return "; ".join([f"{first}: {100 * shares[first]:.0f}% of the step", *rest_words])
+    shares = {name: seconds / prediction.step_time_s for name, seconds in prediction.breakdown.items()}
+    computing = ("compute", shares.pop("compute"))
+    name, share = max(shares.items(), key=lambda part: part[1])
+    parts = [computing, (PART_TERMS[name], share)] if share >= 0.03 else [computing]
+    (first, largest), *others = sorted(parts, key=lambda part: -part[1])
+    rest = [f"{term}: {100 * share:.0f}%" for term, share in others]
+    return "; ".join([f"{first}: {100 * largest:.0f}% of the step", *rest])
 
 
 def predict_table(requests: Sequence[Request], c: Constants | None = None) -> Predictions:
@@ -240,10 +216,7 @@ def predict_table(requests: Sequence[Request], c: Constants | None = None) -> Pr
 
 
 def price(question: Question, layout: Layout | None = None, c: Constants | None = None) -> Prediction:
-    """The cost of a run in its own layout, or in another.
-
-    Raises UserError when the cluster is too small or lacks the precision.
-    """
+    """The cost of a run in its own layout, or in another. Raises UserError for a cluster that can't run it."""
     return predict_table([from_question(question, layout)], c)[0]
 
 
@@ -253,22 +226,12 @@ def predict(
     layout: Layout,
     seq_len: int | None = None,
     *,
-    framework: str = OURS,
-    version: str | None = None,
-    options: Mapping[str, str] | None = None,
-    optimizer: Optimizer = ADAMW,
-    compress: Compress = "none",
-    documents: bool = True,
-    diloco: DilocoSpec | None = None,
     c: Constants | None = None,
+    **facts: Any,
 ) -> Prediction:
-    """The cost of one layout. Raises UserError when the cluster is too small or lacks the precision."""
+    """The cost of a layout; `facts`: as in `from_layout`. Raises UserError for a cluster that can't run it."""
     cluster.check_devices(layout.devices)
-    request = from_layout(
-        model, cluster, layout, seq_len or model.context, framework, version, options,
-        optimizer=optimizer, compress=compress, documents=documents, diloco=diloco,
-    )  # fmt: skip
-    return predict_table([request], c)[0]
+    return predict_table([from_layout(model, cluster, layout, seq_len or model.context, **facts)], c)[0]
 
 
 def predict_rows(rows: Iterable[Mapping[str, Any]], c: Constants | None = None) -> list[dict[str, Any]]:
@@ -285,18 +248,14 @@ def predict_rows(rows: Iterable[Mapping[str, Any]], c: Constants | None = None) 
 
 
 def resolve_rows(rows: Sequence[Mapping[str, Any]], c: Constants | None = None) -> list[Request | UserError]:
-    """Every row's request, or why it can't be expressed.
-
-    A row without a layout gets the fastest of the usual ones that fit.
-    """
+    """Each row's request, or why there is none; a row without a layout gets the fastest usual one that fits."""
     resolved: list[Request | UserError] = []
     bare: dict[int, tuple[Request, Mapping[str, Any]]] = {}  # rows without a layout, by their index
-    for row in rows:
+    for index, row in enumerate(rows):
         try:
-            request = request_of(row)
+            resolved.append(request := request_of(row))
             if has_no_layout(row):
-                bare[len(resolved)] = request, row
-            resolved.append(request)
+                bare[index] = request, row
         except UserError as error:
             resolved.append(error)
     if bare:

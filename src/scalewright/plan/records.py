@@ -16,6 +16,15 @@ class Gain(TypedDict):
     gain_pct: float
 
 
+class Fix(TypedDict):
+    """One change of a layout that doesn't fit, and what the layout then takes."""
+
+    change: str
+    fits: bool
+    peak_gib: float
+    step_time_s: float
+
+
 class Removed(TypedDict):
     """A layout without one of its axes or techniques; None where that isn't legal.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from scalewright.plan.chips import Chip, chip_of
 from scalewright.plan.curves import narrow_is_fast
@@ -94,25 +94,18 @@ class Request:
     def attention(self) -> str:
         """The attention kernel: the trainer's, unless `flash` states one."""
         usual = self.framework.attention
-        if self.flash is None:
+        if self.flash is None or self.flash == (usual in FUSED_ATTENTION):
             return usual
-        if self.flash:
-            return usual if usual in FUSED_ATTENTION else "flash"
-        return usual if usual in ("unfused", "softmax") else "softmax"
+        return "flash" if self.flash else "softmax"
 
     @property
     def sizes(self) -> Sizes:
         """The sizes of a micro-batch on one rank."""
-        width = 4 if self.precision in ("fp32", "tf32") else 2
         return Sizes(
             batch=self.micro_batch,
-            seq_len=self.seq_len,
-            tp=self.tp,
+            **{name: getattr(self, name) for name in ("seq_len", "tp", "cp", "ep", "etp")},
             sp=self.sp and self.tp > 1,
-            cp=self.cp,
-            ep=self.ep,
-            etp=self.etp,
-            width=width,
+            width=4 if self.precision in ("fp32", "tf32") else 2,
             attention="fused",
             kernels=self._kernels,
             documents=self.documents and self._kernels != "fused",
@@ -148,10 +141,7 @@ def from_layout(
     documents: bool = True,
     diloco: DilocoSpec | None = None,
 ) -> Request:
-    """A layout of the spec as a request; its legality isn't checked here.
-
-    Raises UserError for a precision that the device hasn't.
-    """
+    """A layout of the spec as a request, its legality unchecked. Raises UserError for a precision that isn't there."""
     switches = read_switches(options or {}, "--options")
     trainer = find_framework(framework, version, cluster.device.kind)
     chip = chip_of(cluster, switches.node_gbps)
@@ -164,12 +154,10 @@ def from_layout(
         framework=trainer,
         precision=precision,
         seq_len=seq_len,
-        **{key: getattr(layout, key) for key in COPIED},
+        **{key: getattr(layout, key) for key in (*COPIED, "offload", "stage_layers")},
         accumulation=float(layout.accumulation),
         recompute=kind,
         share=share,
-        offload=layout.offload,
-        stage_layers=layout.stage_layers,
         switches=switches,
         optimizer=optimizer,
         compress=compress,
@@ -181,44 +169,32 @@ def from_layout(
 def from_question(question: Question, layout: Layout | None = None) -> Request:
     """The request of a run in its own layout, or in another: the one place where a run's facts are read.
 
-    Raises UserError for a layout that the cluster can't hold in this precision, or compression that the run's
-    own layout has no use for; another layout, without use for it, is priced without.
+    A user's own optimizer counts as AdamW, which keeps the most state; so does each of another trainer's, as those are
+    priced with it alone. A capacity counts as far as it drops tokens at even loads. Raises UserError for a layout that
+    the cluster can't hold in this precision, or compression that the run's own layout has no use for; another layout,
+    without use for it, is priced without.
     """
     if question.cluster is None:
         raise UserError("--cluster is missing", "plan", "give the machine: --cluster dgx-h100, or local")
-    taken = layout or question.layout
+    taken, run, options = layout or question.layout, question.run, dict(question.options)
     question.cluster.check_devices(taken.devices)
-    return from_layout(
-        question.model, question.cluster, taken, question.seq_len, question.framework, question.version,
-        **_facts(question, taken, strict=layout is None),
-    )  # fmt: skip
-
-
-def _facts(question: Question, layout: Layout, strict: bool) -> dict[str, Any]:
-    """What a run has beside its layout that changes its memory, its time or what it sends.
-
-    A user's own optimizer counts as AdamW, which keeps the most state; so does each of another trainer's, as
-    those are priced with it alone. A capacity counts as far as it drops tokens at even loads.
-    """
-    run, options = question.run, dict(question.options)
+    trainer = question.framework, question.version, options
+    asked = partial(from_layout, question.model, question.cluster, taken, question.seq_len, *trainer)
     if not question.has_facts:
-        return {"options": options}
-    optimizer, data = run.optimizer, run.data
-    record = optimizer.record if isinstance(optimizer, OptimizerSpec) else ADAMW
+        return asked()
     factor = run.train.balance.capacity_factor
     share = kept_share(factor, question.model.moe, question.seq_len) if factor is not None else 1.0
     if share < 1:
         options.setdefault("capacity", f"{share:.12g}")
     compress, islands = run.train.compress, run.diloco is not None
-    if strict:
-        check_compress(compress, layout, islands=islands)
-    return {
-        "options": options,
-        "optimizer": record,
-        "documents": isinstance(data, DataSpec) and data.masked,
-        "compress": applicable(compress, layout, islands=islands),
-        "diloco": run.diloco,
-    }
+    if layout is None:
+        check_compress(compress, taken, islands=islands)
+    return asked(
+        optimizer=run.optimizer.record if isinstance(run.optimizer, OptimizerSpec) else ADAMW,
+        documents=isinstance(run.data, DataSpec) and run.data.masked,
+        compress=applicable(compress, taken, islands=islands),
+        diloco=run.diloco,
+    )
 
 
 def recompute_of(layout: Layout, trainer: Framework, switches: Switches) -> tuple[str, float]:

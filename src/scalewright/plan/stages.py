@@ -10,6 +10,7 @@ bubble and messages, within the closed forms' error (spec/schedules/bubble.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -31,29 +32,22 @@ from scalewright.spec.schedule import Action, StageCost, Timing, schedule, simul
 def stages(prediction: Prediction) -> list[Stage]:
     """Every stage of the model, in order.
 
-    Seconds of one micro-batch: `backward` is both parts and the recomputation; `send` is a message to the
-    next stage, `held_up` the part of it that blocks the computing rank, at a forward or backward.
-    `memory_gib` is that of the stage's pipeline rank, with all of its stages. In dualpipe each stage is on
-    two ranks; `rank` is the one on the way down.
+    Seconds of one micro-batch: `backward` is both parts and the recomputation; `send` is a message to the next stage,
+    `held_up` the part of it that blocks the computing rank, at a forward or backward. `memory_gib` is that of the
+    stage's pipeline rank, with all of its stages. In dualpipe each stage is on two ranks; `rank` is the one on the way
+    down.
     """
-    cut = _Stages(prediction)
-    seconds, memory = cut.seconds, cut.memory
+    cut, parts = _Stages(prediction), ("forward", "backward", "backward_input", "backward_weight")
+    message = {"send": cut.send, "held_up": cut.held_up}
     return [
         {
             "stage": stage,
-            "rank": cut.owners[stage],
+            "rank": rank,
             "layers": layers,
-            "seconds": {
-                "forward": seconds[stage].forward,
-                "backward": seconds[stage].backward,
-                "backward_input": seconds[stage].backward_input,
-                "backward_weight": seconds[stage].backward_weight,
-                "send": cut.send,
-                "held_up": cut.held_up,
-            },
-            "memory_gib": memory[cut.owners[stage]],
+            "seconds": {part: float(getattr(seconds, part)) for part in parts} | message,
+            "memory_gib": cut.memory[rank],
         }
-        for stage, layers in enumerate(cut.layers)
+        for stage, (rank, layers, seconds) in enumerate(zip(cut.owners, cut.layers, cut.seconds, strict=False))
     ]
 
 
@@ -97,22 +91,16 @@ class _Stages:
 
     @cached_property
     def _rank_stages(self) -> list[list[int]]:
-        """The model stages of every rank."""
         stages: list[list[int]] = [[] for _ in range(self.request.pp)]
         for stage, rank in enumerate(self.owners):
             stages[rank].append(stage % len(self.layers))
         return stages
 
-    def _places(self, groups: list[list[int]], ranks: list[int]) -> PipelineRank:
+    def _places(self, groups: list[list[int]], ranks: Sequence[int]) -> PipelineRank:
         """These groups of stages as rows of a table; a stage that is on two ranks counts half."""
-        share = len(self.layers) / len(self.owners)
-        last = len(self.layers) - 1
-        return PipelineRank(
-            np.array(ranks, dtype=float),
-            np.array([share * sum(self.layers[stage] for stage in group) for group in groups]),
-            np.array([share * float(0 in group) for group in groups]),
-            np.array([share * float(last in group) for group in groups]),
-        )
+        share, last = len(self.layers) / len(self.owners), len(self.layers) - 1
+        blocks = [(sum(self.layers[stage] for stage in group), 0 in group, last in group) for group in groups]
+        return PipelineRank(np.array(ranks, dtype=float), *(share * np.array(blocks, dtype=float).T))
 
     def _columns(self, rows: int) -> PricedColumns:
         step = self.prediction.table.outcome.step
@@ -123,18 +111,16 @@ class _Stages:
         """The cost of a micro-batch at these places; `single`: they are single stages, not whole ranks."""
         columns = self._columns(len(place.rank))
         if single:
-            table = replace(columns.table, virtual_stages=np.ones(len(place.rank)))
-            columns = PricedColumns(table, columns.facts, columns.c, columns.prices)
+            columns.table = replace(columns.table, virtual_stages=np.ones(len(place.rank)))
         return micro(columns, place, exchanges(columns))
 
     @cached_property
     def seconds(self) -> list[StageCost]:
         """The seconds of every stage; a rank's waits for the host are spread over its stages."""
         owners = list(self.owners[: len(self.layers)])
-        ranks = self._micro(self._places(self._rank_stages, list(range(self.request.pp))))
+        ranks = self._micro(self._places(self._rank_stages, range(self.request.pp)))
         alone = self._micro(self._places([[s] for s in range(len(self.layers))], owners), single=True)
-        slower = (ranks.total / np.maximum(ranks.device, 1e-30))[owners]
-        slower = slower * (len(self.owners) / len(self.layers))
+        slower = (ranks.total / np.maximum(ranks.device, 1e-30))[owners] * (len(self.owners) / len(self.layers))
         forward, weight = alone.front * slower, alone.weight * slower
         back = (alone.device - alone.front) * slower
         return [StageCost(float(f), float(b - w), float(w)) for f, b, w in zip(forward, back, weight, strict=True)]
@@ -142,9 +128,8 @@ class _Stages:
     @cached_property
     def memory(self) -> list[dict[str, float]]:
         """GiB by kind, of every rank."""
-        columns, ranks = self._columns(self.request.pp), list(range(self.request.pp))
-        place = self._places(self._rank_stages, ranks)
-        kinds = rank_memory(columns, place, block_bytes(columns))
+        columns, ranks = self._columns(self.request.pp), range(self.request.pp)
+        kinds = rank_memory(columns, self._places(self._rank_stages, ranks), block_bytes(columns))
         return [{kind: float(kinds[kind][rank]) / GIB for kind in KINDS} for rank in ranks]
 
     @cached_property

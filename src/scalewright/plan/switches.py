@@ -104,7 +104,6 @@ def _parts(key: str, word: str, where: str) -> frozenset[str]:
     return frozenset(_word(key, part.strip(), where) for part in word.split("+"))
 
 
-_OF_TYPE: dict[str, Callable[[str, str, str], Any]] = {
-    "bool": _flag, "float": _number, "str": _word, "frozenset[str]": _parts,
-}  # fmt: skip
+_OF_TYPE: dict[str, Callable[[str, str, str], Any]]
+_OF_TYPE = {"bool": _flag, "float": _number, "str": _word, "frozenset[str]": _parts}
 _READERS = {field.name: _OF_TYPE[str(field.type).removesuffix(" | None")] for field in fields(Switches)}

@@ -8,6 +8,7 @@ Without a stated goodput: 1 / (1 + devices x stops per device-hour x hours of a 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isfinite
@@ -35,8 +36,12 @@ class WholeRun:
     def check(self, priced: bool = False) -> None:
         """Raises UserError for impossible values; `priced`: the search uses the price even without tokens."""
         tokens, price, goodput = self.tokens, self.price, self.goodput
-        if tokens is None:
-            self._check_unused(priced)
+        if tokens is None:  # only the cost of a whole run uses these
+            unused = {"price": None if priced else price, "currency": self.currency, "goodput": goodput}
+            for flag, value in unused.items():
+                if value is not None:
+                    how = f"add --tokens 1e12, those of the whole run: only its cost uses the {flag}"
+                    raise UserError(f"{flag} is given without tokens", f"--{flag}", how)
         elif not isfinite(tokens) or not 0 < tokens <= MOST_TOKENS:
             raise UserError(f"tokens is {tokens:g}", "--tokens", "give a number above 0, such as 1e12")
         if price is not None and (not isfinite(price) or not 0 <= price <= MOST_PRICE):
@@ -45,17 +50,8 @@ class WholeRun:
         if goodput is not None and not 0 < goodput <= 1:
             how = "give the share of the time that isn't lost to failures, such as 0.95"
             raise UserError(f"goodput is {goodput:g}", "--goodput", how)
-        name = self.currency
-        if name is not None and not (len(name) == 3 and name.isascii() and name.isalpha()):
-            raise UserError(f"currency is '{name}'", "--currency", "give three letters, such as EUR")
-
-    def _check_unused(self, priced: bool) -> None:
-        """Raises UserError for values that only the cost of a whole run uses."""
-        price = None if priced else self.price
-        for flag, value in (("price", price), ("currency", self.currency), ("goodput", self.goodput)):
-            if value is not None:
-                how = f"add --tokens 1e12, those of the whole run: only its cost uses the {flag}"
-                raise UserError(f"{flag} is given without tokens", f"--{flag}", how)
+        if self.currency is not None and not re.fullmatch("[A-Za-z]{3}", self.currency):
+            raise UserError(f"currency is '{self.currency}'", "--currency", "give three letters, such as EUR")
 
     def priced_at(self, price: float | None) -> WholeRun:
         """The same, at the cluster's price where none was given."""

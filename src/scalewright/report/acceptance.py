@@ -26,9 +26,8 @@ def write_acceptance(answer: JSON, path: str | Path, force: bool = False) -> Pat
 def page(answer: JSON) -> Page:
     """The page of an answer; a section with nothing to show is left out."""
     figures = {check["name"]: check["figures"] for check in answer["checks"]}
-    failed = sum(check["state"] == "failed" for check in answer["checks"])
-    warned = any(check["state"] == "warned" for check in answer["checks"])
-    hosts = answer["hosts"]
+    states = [check["state"] for check in answer["checks"]]
+    failed, warned, hosts = states.count("failed"), "warned" in states, answer["hosts"]
     axes = [f"{row['axis']} {row['group']}" for row in figures.get("links", {}).get("axes", ())]
     sections = [_checks(answer), _pairs(figures.get("pairs", {})), _tables(figures)]
     return Page(
@@ -38,20 +37,15 @@ def page(answer: JSON) -> Page:
         facts=[counted(answer["world"], "ranks"), counted(len(hosts), "hosts"), answer["device"],
                " · ".join(axes) or "one device", duration(answer["seconds"])],
         sections=[section for section in sections if section is not None],
-        styles=("report.css", "plan.css", "diagnosis.css"),
-        scripts=("words.js", "theme.js"),
+        styles=("report.css", "plan.css", "diagnosis.css"), scripts=("words.js", "theme.js"),
     )  # fmt: skip
 
 
 def _checks(answer: JSON) -> Section:
-    rows = [
-        {
-            "severity": SEVERITY[check["state"]],
-            "title": check["name"],
-            "text": check["words"] + (f" → {check['fix']}" if check["state"] in ("warned", "failed") else ""),
-        }
-        for check in answer["checks"]
-    ]
+    rows = []
+    for check in answer["checks"]:
+        text = check["words"] + (f" → {check['fix']}" if check["state"] in ("warned", "failed") else "")
+        rows.append({"severity": SEVERITY[check["state"]], "title": check["name"], "text": text})
     return Section("checks", "Checks", "health.html", {"rows": rows})
 
 

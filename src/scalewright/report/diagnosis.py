@@ -49,17 +49,13 @@ def page(answer: JSON, lanes: Timeline | None = None) -> Page:
     return Page(
         title=TITLES.get(answer["kind"], "Diagnosis"),
         status=str(answer["verdicts"][0]["cause"]) if answer["verdicts"] else "no cause found",
-        status_kind="warn" if answer["verdicts"] else "good",
-        facts=_facts(answer),
-        sections=[section for section in sections if section is not None],
-        notes=answer["warnings"],
-        scripts=SCRIPTS,
+        status_kind="warn" if answer["verdicts"] else "good", facts=_facts(answer),
+        sections=[section for section in sections if section is not None], notes=answer["warnings"], scripts=SCRIPTS,
         styles=STYLES,
-    )
+    )  # fmt: skip
 
 
 def _facts(answer: JSON) -> list[str]:
-    """What was read."""
     if answer["kind"] != "trace":
         return []
     ranks = answer["per_rank"]

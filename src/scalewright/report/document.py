@@ -34,8 +34,7 @@ class Reader:
 
     def number(self, key: str) -> float | None:
         """A finite number; None when it is absent or null."""
-        value = self.data.get(key)
-        if value is None:
+        if (value := self.data.get(key)) is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < HUGE:
             raise UserError(f"{self.at(key)} is {str(value)[:40]!r}, not a number", "plan", HOW)
@@ -43,7 +42,7 @@ class Reader:
 
     def text(self, key: str) -> str:
         """A text, a number as text; empty when absent."""
-        value = self.data.get(key)
+        value = self.data.get(key, "")
         if value is not None and not isinstance(value, (str, int, float)):
             raise UserError(f"{self.at(key)} is not a text", "plan", HOW)
         return "" if value is None else str(value)
@@ -123,18 +122,11 @@ class Estimate:
         memory = read.part("memory_gib").numbers()
         fits = read.data.get("fits")
         return cls(
-            read,
-            layout,
-            seconds,
-            times.number("p10"),
-            times.number("p90"),
-            fits if isinstance(fits, bool) else None,
-            memory.get("peak", read.number("peak_gib")),
-            {kind: memory[kind] for kind in KINDS if kind in memory},
-            read.part("time_breakdown_s").numbers(),
-            read.part("comm_bytes").numbers(),
+            read, layout, seconds, times.number("p10"), times.number("p90"), fits if isinstance(fits, bool) else None,
+            memory.get("peak", read.number("peak_gib")), {kind: memory[kind] for kind in KINDS if kind in memory},
+            read.part("time_breakdown_s").numbers(), read.part("comm_bytes").numbers(),
             tuple(_stage(stage) for stage in read.parts("stages")),
-        )
+        )  # fmt: skip
 
     @property
     def memory_band(self) -> tuple[float, float] | None:
@@ -168,10 +160,9 @@ class PlanDocument:
     @property
     def device(self) -> Reader:
         """The device and its links: {name, per_node, memory_gib, usable_gib, links}; empty when absent."""
-        for read in (self.read, *(estimate.read for estimate in self.best[:1])):
-            if isinstance(read.data.get("device"), Mapping):
-                return read.part("device")
-        return Reader({}, "device")
+        reads = (self.read, *(estimate.read for estimate in self.best[:1]))
+        known = (read.part("device") for read in reads if isinstance(read.data.get("device"), Mapping))
+        return next(known, Reader({}, "device"))
 
     @property
     def model(self) -> str:
@@ -216,7 +207,8 @@ def read_plan(path: Path) -> PlanDocument:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}", "plan", HOW) from error
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise UserError(f"{path.name} is not JSON: {_first_line(error)}", "plan", HOW) from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path.name} is not JSON: {reason}", "plan", HOW) from error
     try:
         return read_document(data)
     except UserError as error:
@@ -231,20 +223,11 @@ def integer(value: object, default: int = 1) -> int:
 
 
 def _stage(read: Reader) -> Stage:
-    number, rank, layers = read.number("stage"), read.number("rank"), read.number("layers")
+    rank, layers = (None if number is None else int(number) for number in map(read.number, ("rank", "layers")))
     memory = read.part("memory_gib").numbers()
-    return Stage(
-        int(number or 0),
-        None if rank is None else int(rank),
-        None if layers is None else int(layers),
-        read.part("seconds").numbers(),
-        {kind: memory[kind] for kind in KINDS if kind in memory},
-    )
+    kinds = {kind: memory[kind] for kind in KINDS if kind in memory}
+    return Stage(int(read.number("stage") or 0), rank, layers, read.part("seconds").numbers(), kinds)
 
 
 def _refuse(word: str) -> float:
     raise ValueError(f"{word} is not a JSON number")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

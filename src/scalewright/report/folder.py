@@ -22,9 +22,9 @@ from scalewright.spec.common.untrusted import JSON_BYTES, parse_json, read_bytes
 from scalewright.spec.errors import UserError, reason
 
 Column = NDArray[np.float64]
+Event = Mapping[str, Any]
 STARTS = ("start", "resume")  # the event that opens each life of a run
 ENDS = ("finish", "stop", "fault")
-Event = Mapping[str, Any]
 FILES = ("run.yaml", "metrics.jsonl", "events.jsonl", "summary.json")
 
 
@@ -93,6 +93,10 @@ class RunFolder:
                 return event[key]
         return self.summary.get(key)
 
+    def newest(self, kind: str) -> Event:
+        """The newest event of a kind; empty without one."""
+        return next((event for event in reversed(self.events) if event["kind"] == kind), {})
+
     def steps_of(self, *kinds: str) -> list[int]:
         """The steps at which events of these kinds happened, sorted, each once."""
         steps = [event.get("step") for event in self.events if event.get("kind") in kinds]
@@ -120,18 +124,13 @@ def read_folder(path: str | Path) -> RunFolder:
     started = [event["environment"] for event in events if isinstance(event.get("environment"), dict)]
     environment = config.get("environment") or (started[-1] if started else {})
     return RunFolder(
-        path=path,
-        config={key: value for key, value in config.items() if key != "environment"},
-        config_text=config_text,
-        environment=environment if isinstance(environment, dict) else {},
+        path=path, config={key: value for key, value in config.items() if key != "environment"},
+        config_text=config_text, environment=environment if isinstance(environment, dict) else {},
         train=table([row for row in rows if row.get("kind") == "train"]),
         valid=table([row for row in rows if row.get("kind") == "valid"]),
-        experts=[row for row in rows if row.get("kind") == "experts"],
-        events=events,
-        summary=summary,
-        sample=_text(path / "sample.txt", []) or str(summary.get("sample") or ""),
-        problems=problems,
-    )
+        experts=[row for row in rows if row.get("kind") == "experts"], events=events, summary=summary,
+        sample=_text(path / "sample.txt", []) or str(summary.get("sample") or ""), problems=problems,
+    )  # fmt: skip
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -166,11 +165,11 @@ def number(value: Any) -> float | None:
 def _text(path: Path, problems: list[str]) -> str:
     try:
         return read_bytes(path, JSON_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        problems.append(f"{path.name} is missing")
     except (OSError, ValueError) as error:
-        problems.append(
-            f"{path.name}" + (" is missing" if isinstance(error, FileNotFoundError) else f": {reason(error)}")
-        )
-        return ""
+        problems.append(f"{path.name}: {reason(error)}")
+    return ""
 
 
 def _mapping(text: str, name: str, problems: list[str]) -> dict[str, object]:
@@ -217,16 +216,13 @@ def _split(events: Sequence[Event]) -> Iterator[list[Event]]:
     life: list[Event] = []
     later: list[Event] = []  # after an end: of this life only if it turns out to have gone on
     for event in events:
-        kind = event["kind"]
-        if kind in STARTS:
+        if event["kind"] in STARTS:
             if life:
                 yield life
             life, later = [event], []
-        elif not life:
-            continue
-        elif life[-1]["kind"] in ENDS and kind in ENDS:
+        elif life and life[-1]["kind"] in ENDS and event["kind"] in ENDS:
             later.append(event)
-        else:
+        elif life:
             life += [*later, event]
             later = []
     if life:

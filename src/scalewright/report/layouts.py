@@ -87,14 +87,10 @@ def _well_formed(layout: JSON) -> bool:
     """Whether sizes are numbers and kinds are words: for any other layout no trainer is listed."""
     recompute = layout.get("recompute")
     kinds = [layout.get(key) for key in KINDS]
-    if isinstance(recompute, Mapping) and len(recompute) == 1:  # {every: 2}
-        kinds += recompute
-    else:
-        kinds.append(recompute)
+    kinds += recompute if isinstance(recompute, Mapping) and len(recompute) == 1 else [recompute]  # {every: 2}
     sizes = [layout.get(key) for key in SIZES]
-    return all(size is None or isinstance(size, (int, float)) for size in sizes) and all(
-        kind is None or isinstance(kind, str) for kind in kinds
-    )
+    plain = all(size is None or isinstance(size, (int, float)) for size in sizes)
+    return plain and all(kind is None or isinstance(kind, str) for kind in kinds)
 
 
 def _runs(name: str, estimate: Estimate, planned_for: str) -> bool:

@@ -73,13 +73,9 @@ def grouped(blocks: Sequence[Block]) -> list[dict[str, object]]:
 def render(page: Page) -> str:
     """The page as one HTML text; every value in it is escaped."""
     templates = jinja2.Environment(
-        loader=jinja2.PackageLoader("scalewright.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: printable(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=jinja2.PackageLoader("scalewright.report"), autoescape=True, undefined=jinja2.StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     return templates.get_template("page.html").render(
         page=page,
         charts=[chart for section in page.sections for chart in section.charts],
@@ -108,10 +104,8 @@ def check_page(path: Path, force: bool) -> None:
 
 def _is_ours(path: Path) -> bool:
     """Whether this may be replaced: nothing, or a page that names this program, as all of ours do."""
-    if not path.is_symlink() and not path.exists():
-        return True
     if path.is_symlink() or not path.is_file():
-        return False
+        return not path.is_symlink() and not path.exists()
     text = path.read_text(encoding="utf-8", errors="replace")
     return text[:100].lstrip().lower().startswith("<!doctype html") and "Scalewright" in text
 

@@ -1,6 +1,6 @@
 """The report of a plan: which layout and what it costs, how its step goes, and how sure that is.
 
->>> write_plan(json.loads(Path("plan.json").read_text()), Path("plan.html"))
+>>> write_plan_file("plan.json")
 PosixPath('plan.html')
 """
 
@@ -8,32 +8,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scalewright.report.document import JSON, PlanDocument, read_document, read_plan
+from scalewright.report.document import PlanDocument, read_plan
 from scalewright.report.page import Page, block_section, render, write
 from scalewright.report.present.blocks import Block, Note, Text
 from scalewright.report.present.plan import emitted_blocks, reasons, scaling, show_plan, yours_blocks, yours_of
 from scalewright.report.present.prediction import assumed_notes, evidence, show_prediction, title, what_if
-from scalewright.report.sections import (
-    plan_layouts,
-    plan_memory,
-    plan_overview,
-    plan_pareto,
-    plan_pipeline,
-    plan_ranks,
-    plan_time,
-)
+from scalewright.report.sections import plan_layouts, plan_memory, plan_overview, plan_pipeline, plan_ranks
 
 SCRIPTS = ("words.js", "theme.js", "canvas.js", "pipeline.js", "scatter.js", "ranks.js", "copy.js")
 STYLES = ("report.css", "plan.css", "diagnosis.css")
 
 
-def write_plan(document: JSON, path: str | Path) -> Path:
-    """Writes the page about what `plan --json` or `predict --json` answered; UserError when it is no plan."""
-    return write(Path(path), render(page(read_document(document))))
-
-
 def write_plan_file(source: str | Path, out: str | Path | None = None, force: bool = False) -> Path:
-    """The same from a JSON file; by default the page is put beside it, as .html."""
+    """Writes the page about what `plan --json` or `predict --json` wrote, by default beside it, as .html; UserError."""
     source = Path(source)
     path = Path(out) if out is not None else source.with_suffix(".html")
     return write(path, render(page(read_plan(source))), force)
@@ -42,32 +29,26 @@ def write_plan_file(source: str | Path, out: str | Path | None = None, force: bo
 def page(document: PlanDocument) -> Page:
     """The page about a plan; an empty section is left out."""
     best = document.first
-    sections = [plan_layouts.section(document), block_section("reasons", "Why not the others", others(document))]
+    sections = [
+        plan_layouts.layouts_section(document),
+        block_section("reasons", "Why not the others", others(document)),
+    ]
     if best is not None:
         shown = show_plan(document) if document.searched else show_prediction(document)
         sections = [
-            plan_overview.section(document, shown),
-            *sections,
+            plan_overview.section(document, shown), *sections,
             block_section("evidence", "How sure", [*evidence(best), *assumed_notes(document, best)]),
-            plan_pipeline.section(document),
-            plan_time.section(document),
-            block_section("what-if", "What would change it", [*what_if(best)]),
-            plan_memory.section(document),
-            plan_pareto.section(document),
-            block_section("scaling", "On more devices", [*scaling(document)]),
+            plan_pipeline.section(document), plan_memory.time_section(document),
+            block_section("what-if", "What would change it", [*what_if(best)]), plan_memory.memory_section(document),
+            plan_layouts.pareto_section(document), block_section("scaling", "On more devices", [*scaling(document)]),
             plan_ranks.section(document),
-        ]
+        ]  # fmt: skip
     status, kind = plan_overview.status(document)
     return Page(
-        title=title(document),
-        status=status,
-        status_kind=kind,
-        facts=plan_overview.facts(document),
-        sections=[section for section in sections if section is not None],
-        notes=plan_overview.notes(document),
-        scripts=SCRIPTS,
-        styles=STYLES,
-    )
+        title=title(document), status=status, status_kind=kind, facts=plan_overview.facts(document),
+        sections=[section for section in sections if section is not None], notes=plan_overview.notes(document),
+        scripts=SCRIPTS, styles=STYLES,
+    )  # fmt: skip
 
 
 def others(document: PlanDocument) -> list[Block]:

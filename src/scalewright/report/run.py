@@ -14,18 +14,10 @@ from scalewright.report.page import Page, Section, render, write
 from scalewright.report.sections import comparison, configuration, curves, experts, health, overview, pipeline, timeline
 
 SECTIONS: tuple[Callable[[RunFolder], Section | None], ...] = (
-    health.section,
-    overview.section,
-    curves.section,
-    experts.section,
-    comparison.spent_section,
-    comparison.section,
-    pipeline.section,
-    overview.sample_section,
-    timeline.section,
-    configuration.section,
+    health.section, overview.section, curves.section, experts.section, comparison.spent_section, comparison.section,
+    pipeline.section, overview.sample_section, timeline.section, configuration.section,
     configuration.environment_section,
-)
+)  # fmt: skip
 
 
 def write_report(run_dir: str | Path, out: str | Path | None = None, force: bool = False) -> Path:
@@ -39,11 +31,7 @@ def page(run: RunFolder) -> Page:
     sections = [make(run) for make in SECTIONS]
     status, kind = health.status(run)
     return Page(
-        title=run.name,
-        status=status,
-        status_kind=kind,
-        facts=overview.facts(run),
-        sections=[section for section in sections if section is not None],
-        notes=list(run.problems),
+        title=run.name, status=status, status_kind=kind, facts=overview.facts(run),
+        sections=[section for section in sections if section is not None], notes=list(run.problems),
         footer=f"Scalewright {run.environment.get('versions', {}).get('scalewright', '')}".strip(),
-    )
+    )  # fmt: skip

@@ -1,17 +1,13 @@
 """Several runs side by side: what differs in their settings, what each reached, and their losses by tokens.
 
     run folders ──► Comparison ──► `compare` (terminal, JSON)
-                               └─► overlay page (report/overlay.py)
+                               └─► page    ┌──────────────┐  (•) steps  ( ) tokens  ( ) time
+                                           │╲╲__          │  a radio button shows one of three drawings:
+                                           │ ╲‾‾‾──────── │  no script is needed
+                                           └──────────────┘
 
 The best run is that of the lowest last validation loss, where all have one that is finite; else of the lowest
 last training loss.
-
-One page about several runs: their losses in one frame by steps, tokens or time, and what differs.
-
-┌──────────────┐  (•) steps  ( ) tokens  ( ) time     three drawings, of which a radio button shows one:
-│╲╲__          │                                      no script is needed
-│ ╲‾‾‾──────── │  best · lr-3e-4
-└──────────────┘
 """
 
 from __future__ import annotations
@@ -139,14 +135,10 @@ def setting(value: Any) -> str:
 def cells(entry: Entry) -> dict[str, str]:
     """The results of a run by the columns of a table."""
     return {
-        "valid loss": decimal(entry.valid_loss),
-        "loss": decimal(entry.loss),
-        "steps": f"{entry.steps:,}",
-        "tokens": count(entry.tokens),
-        "tokens/s": count(entry.tokens_per_s),
-        "step": short_time(entry.step_time_s),
+        "valid loss": decimal(entry.valid_loss), "loss": decimal(entry.loss), "steps": f"{entry.steps:,}",
+        "tokens": count(entry.tokens), "tokens/s": count(entry.tokens_per_s), "step": short_time(entry.step_time_s),
         "GiB": decimal(entry.memory_gib, 3),
-    }
+    }  # fmt: skip
 
 
 def _at(train: Table, tokens: float) -> float | None:
@@ -160,19 +152,12 @@ def _at(train: Table, tokens: float) -> float | None:
 def _entry(run: RunFolder, name: str) -> Entry:
     tokens = run.train.last("tokens")
     return Entry(
-        name=name,
-        path=str(run.path),
-        steps=int(run.train.steps[-1]) if len(run.train) else 0,
-        tokens=int(tokens) if tokens is not None else None,
-        loss=run.train.last("loss"),
-        valid_loss=run.valid.last("loss"),
-        bits_per_byte=run.valid.last("bits_per_byte"),
-        step_time_s=run.train.median("step_time_s"),
-        tokens_per_s=run.train.median("tokens_per_s"),
-        memory_gib=run.train.highest("memory_gib"),
-        status=status(run)[0],
-        problems=list(run.problems),
-    )
+        name=name, path=str(run.path), steps=int(run.train.steps[-1]) if len(run.train) else 0,
+        tokens=int(tokens) if tokens is not None else None, loss=run.train.last("loss"),
+        valid_loss=run.valid.last("loss"), bits_per_byte=run.valid.last("bits_per_byte"),
+        step_time_s=run.train.median("step_time_s"), tokens_per_s=run.train.median("tokens_per_s"),
+        memory_gib=run.train.highest("memory_gib"), status=status(run)[0], problems=list(run.problems),
+    )  # fmt: skip
 
 
 COLOURS = 8  # of the lines; further runs share them, dashed
@@ -207,15 +192,11 @@ def page(runs: Sequence[RunFolder]) -> Page:
         data = {"names": names, "rows": changed}
         sections.append(Section("differences", "What differs", "overlay_differences.html", data))
     return Page(
-        title=f"{len(runs)} runs",
-        status=f"best: {comparison.best}" if comparison.best else "",
-        status_kind="good" if comparison.best else "plain",
-        facts=[by],
-        sections=sections,
-        notes=[f"{run.name}: {problem}" for run in runs for problem in run.problems],
-        scripts=("words.js", "theme.js"),
+        title=f"{len(runs)} runs", status=f"best: {comparison.best}" if comparison.best else "",
+        status_kind="good" if comparison.best else "plain", facts=[by], sections=sections,
+        notes=[f"{run.name}: {problem}" for run in runs for problem in run.problems], scripts=("words.js", "theme.js"),
         styles=("report.css", "overlay.css"),
-    )
+    )  # fmt: skip
 
 
 def drawing(runs: Sequence[RunFolder], title: str, split: str) -> dict[str, object] | None:
@@ -232,29 +213,23 @@ def drawing(runs: Sequence[RunFolder], title: str, split: str) -> dict[str, obje
             continue
         paths = []
         for number, (xs, (_, loss)) in enumerate(zip(places, lines, strict=True)):
-            if not len(xs):
-                continue
-            drawn_xs, values = thin(xs, loss)
-            shares = [(high - value) / (high - low) for value in values.tolist()]
-            d = svg_path([x / end for x in drawn_xs.tolist()], shares)
-            paths.append({"d": d, "line": number % COLOURS, "dashed": number >= COLOURS, "run": number})
+            if len(xs):
+                drawn_xs, values = thin(xs, loss)
+                shares = [(high - value) / (high - low) for value in values.tolist()]
+                paths.append({"d": svg_path([x / end for x in drawn_xs.tolist()], shares), **_line_of(number)})
+        unit = 1.0 if key != "time" or end < 180 else 60.0 if end < 3 * 3600 else 3600.0  # round minutes, hours
         marks = [
             {"at": tick / end, "text": duration(tick) if key == "time" else say_tick(tick, kind)}
-            for tick in _ticks(end, key)
+            for tick in (number * unit for number in ticks(0.0, end / unit))
         ]
         views.append({"key": key, "label": label, "paths": paths, "x": marks})
     y = [{"at": (tick - low) / (high - low), "text": say_tick(tick, "number")} for tick in ticks(low, high, 6)]
-    legend = [
-        {"name": name, "line": number % COLOURS, "dashed": number >= COLOURS, "run": number}
-        for number, name in enumerate(names_of(runs))
-    ]
+    legend = [{"name": name, **_line_of(number)} for number, name in enumerate(names_of(runs))]
     return {"id": split, "title": title, "views": views, "y": y, "legend": legend}
 
 
-def _ticks(end: float, axis: str) -> list[float]:
-    """Round numbers up to `end`; of seconds, round minutes or hours."""
-    unit = 1.0 if axis != "time" or end < 180 else 60.0 if end < 3 * 3600 else 3600.0
-    return [tick * unit for tick in ticks(0.0, end / unit)]
+def _line_of(number: int) -> dict[str, int]:
+    return {"line": number % COLOURS, "dashed": number >= COLOURS, "run": number}
 
 
 def _line(run: RunFolder, split: str) -> tuple[dict[str, Column], Column]:
@@ -285,9 +260,8 @@ def rows(comparison: Comparison) -> list[dict[str, object]]:
             "name": entry.name,
             "best": entry.name == comparison.best,
             "status": "" if entry.status in UNREMARKABLE else entry.status,
-            "line": order[entry.name] % COLOURS,
-            "dashed": order[entry.name] >= COLOURS,
             "cells": list(cells(entry).items()),
+            **_line_of(order[entry.name]),
         }
         for entry in sorted(comparison.runs, key=last_loss)
     ]

@@ -107,13 +107,8 @@ def without_outliers(values: Array) -> Array:
 
 
 SAY: dict[str, Callable[[float], str]] = {
-    "number": decimal,
-    "count": count,
-    "seconds": short_time,
-    "percent": share,
-    "gib": gib,
-    "step": "{:,.0f}".format,
-}
+    "number": decimal, "count": count, "seconds": short_time, "percent": share, "gib": gib, "step": "{:,.0f}".format,
+}  # fmt: skip
 Kind = Literal["number", "count", "seconds", "percent", "gib", "step"]
 
 
@@ -141,13 +136,11 @@ def say(value: float, kind: Kind) -> str:
 
 def say_tick(value: float, kind: Kind) -> str:
     """The same on an axis, where shorter is better: no digits that are all zeros."""
-    if kind == "percent":
-        return f"{100 * value:.6g}%"
-    if kind == "gib":
-        return f"{value:.6g}"
-    if kind == "number":
-        return "0" if value == 0 else f"{value:.6g}" if 1e-3 <= abs(value) < 1e5 else _exponent(value)
-    return "0" if value == 0 else say(value, kind)
+    if kind in ("percent", "gib"):
+        return f"{100 * value:.6g}%" if kind == "percent" else f"{value:.6g}"
+    if kind != "number" or value == 0:
+        return "0" if value == 0 else say(value, kind)
+    return f"{value:.6g}" if 1e-3 <= abs(value) < 1e5 else _exponent(value)
 
 
 def _exponent(value: float) -> str:

@@ -1,1 +1,1 @@
-"""Text from a checkpoint or a Hugging Face folder: load.py, generate.py, sampling.py, text.py."""
+"""Text from a checkpoint or a Hugging Face folder: load.py, generate.py, text.py."""

@@ -9,13 +9,13 @@ alone would read it as text).
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, model_validator
 
 from scalewright.spec.common.files import write_whole
 from scalewright.spec.common.formatting import printable
@@ -24,6 +24,16 @@ from scalewright.spec.errors import UserError, nearest, reason
 from scalewright.spec.scalars import narrowed
 
 S = TypeVar("S", bound="Spec")
+
+
+def from_keys(prepare: Callable[[Any, Any], Any]) -> Any:
+    """A validator of a spec: what `prepare(cls, keys)` makes of a copy of its keys, before they are parsed."""
+
+    def validate(cls: Any, data: Any) -> Any:
+        return prepare(cls, dict(data)) if isinstance(data, dict) else data
+
+    validator: Any = classmethod(validate)
+    return model_validator(mode="before")(validator)
 
 
 class Spec(BaseModel):
@@ -80,24 +90,19 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
     path = ".".join(str(part) for part in problem["loc"] if not _is_type_tag(part))
     place = f"{where}: {path}" if where and path else (path or where)
     if isinstance(inner, UserError):
-        return UserError(
-            inner.what,
-            f"{where}: {inner.where}" if where and inner.where not in ("", where) else inner.where or place,
-            inner.how,
-        )
+        within = f"{where}: {inner.where}" if where and inner.where not in ("", where) else inner.where or place
+        return UserError(inner.what, within, inner.how)
     if problem["type"] == "extra_forbidden":
         key = str(problem["loc"][-1])
         known = _keys_at(cls, problem["loc"][:-1])
         synonym = SYNONYMS.get(key.lower())
-        section = path.removesuffix(key)  # `train.` of train.step
-        near = [f"{section}{synonym}"] if synonym in known else _below(cls, synonym or key)
+        section, wanted = path.removesuffix(key), synonym or key  # `train.` of train.step
+        specs = [(part, spec) for part, field in cls.model_fields.items() for spec in _specs_in(field.annotation)]
+        below = [f"{part}.{wanted}" for part, spec in specs if wanted in spec.model_fields]
+        near = [f"{section}{synonym}"] if synonym in known else below
         near = near or [f"{section}{name}" for name in nearest(key, known)]
-        how = (
-            "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
-            if near
-            else "known keys are " + ", ".join(known)
-        )
-        return UserError(f"unknown key '{path}'", where, how)
+        meant = "did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
+        return UserError(f"unknown key '{path}'", where, meant if near else "known keys are " + ", ".join(known))
     if problem["type"] == "missing":
         return UserError(f"missing key '{path}'", where, "add it")
     value = problem.get("input")
@@ -105,25 +110,16 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
     return UserError(f"{path or 'value'} is {shown}", where, _in_words(problem))
 
 
-# Other trainers' names of our keys.
-SYNONYMS = {
-    "learning_rate": "lr",
-    "max_lr": "lr",
-    "max_steps": "steps",
-    "num_steps": "steps",
-    "train_iters": "steps",
-    "max_grad_norm": "clip_norm",
-    "grad_clip": "clip_norm",
-    "clip_grad": "clip_norm",
-    "sequence_length": "seq_len",
-    "max_seq_len": "seq_len",
-    "batch_size": "global_batch",
-    "global_batch_size": "global_batch",
-    "micro_batch_size": "micro_batch",
-    "gpus": "devices",
-    "num_gpus": "devices",
-    "world_size": "devices",
+OTHERS_NAMES = {  # key of ours -> what other trainers call it
+    "lr": ("learning_rate", "max_lr"),
+    "steps": ("max_steps", "num_steps", "train_iters"),
+    "clip_norm": ("max_grad_norm", "grad_clip", "clip_grad"),
+    "seq_len": ("sequence_length", "max_seq_len"),
+    "global_batch": ("batch_size", "global_batch_size"),
+    "micro_batch": ("micro_batch_size",),
+    "devices": ("gpus", "num_gpus", "world_size"),
 }
+SYNONYMS = {name: key for key, names in OTHERS_NAMES.items() for name in names}
 PATTERNS = {
     r"^\.*[\w\-][\w.\-]*$": "use letters, digits, '.', '-' and '_' alone",
     r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": "write package.module:name",
@@ -152,12 +148,6 @@ def _is_type_tag(part: Any) -> bool:
     return isinstance(part, str) and (part in {"str", "int", "float", "bool"} or part[:1].isupper() or "[" in part)
 
 
-def _below(cls: type[BaseModel], key: str) -> list[str]:
-    """The paths of this key in the parts of a spec: `optimizer.lr`."""
-    fields = cls.model_fields.items()
-    return [f"{part}.{key}" for part, field in fields for spec in _specs_in(field) if key in spec.model_fields]
-
-
 def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     """The valid keys of the spec nested at `path` below `cls`."""
     current: Any = cls
@@ -165,21 +155,17 @@ def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
         if isinstance(part, int) or _is_type_tag(part):
             continue
         field = current.model_fields.get(part)
-        nested = _specs_in(field) if field else []
+        nested = _specs_in(field.annotation) if field else []
         if not nested:
             return []
         current = nested[0]
     return list(current.model_fields)
 
 
-def _specs_in(field: FieldInfo) -> list[type[BaseModel]]:
-    """The specs that a field may hold."""
-    return [t for t in _types_in(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
-
-
-def _types_in(annotation: Any) -> list[Any]:
-    arguments = getattr(annotation, "__args__", ())
-    return [annotation] if not arguments else [t for a in arguments for t in _types_in(a)]
+def _specs_in(annotation: Any) -> list[type[BaseModel]]:
+    if arguments := getattr(annotation, "__args__", ()):
+        return [spec for argument in arguments for spec in _specs_in(argument)]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 
 # The parser in C is ten times as fast; wheels of PyYAML have it, some distributions' builds don't.
@@ -204,12 +190,8 @@ class _Loader(_Fastest):  # type: ignore[misc]
         return mapping
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
-    list("-+0123456789."),
-)
-
+EXPONENT = re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789."))
 
 MOST_TEXT = 16 << 20  # characters
 DEEPEST = 100
@@ -245,9 +227,8 @@ def _check_size(text: str) -> None:
         if len(open_nodes) > DEEPEST:
             raise UserError(f"it is nested more than {DEEPEST} deep", _line(event), "write it flatter")
         if aliased and open_nodes[-1][1] >= MOST_ALIASED:
-            raise UserError(
-                f"its aliases expand to more than {MOST_ALIASED:,} values", _line(event), "write fewer of them"
-            )
+            problem = f"its aliases expand to more than {MOST_ALIASED:,} values"
+            raise UserError(problem, _line(event), "write fewer of them")
 
 
 def _line(event: Any) -> str:
@@ -258,8 +239,7 @@ def parse_yaml(text: str, where: str = "", loader: type[yaml.SafeLoader] | None 
     """YAML text as plain data, strict unless `loader` is another safe one; raises UserError with the line."""
     try:
         _check_size(text)
-        loader = loader or _Loader
-        return yaml.load(text, Loader=loader)
+        return yaml.load(text, Loader=loader or _Loader)
     except UserError as error:
         raise UserError(error.what, f"{where} {error.where}".strip(), error.how) from None
     except (ValueError, AttributeError, OverflowError) as error:  # an impossible date or number
@@ -268,9 +248,8 @@ def parse_yaml(text: str, where: str = "", loader: type[yaml.SafeLoader] | None 
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
-        raise UserError(
-            f"cannot read YAML: {problem}", f"{where}{line}", "check the indentation and the quotes there"
-        ) from None
+        how = "check the indentation and the quotes there"
+        raise UserError(f"cannot read YAML: {problem}", f"{where}{line}", how) from None
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -298,9 +277,6 @@ class TextDumper(yaml.SafeDumper):
         return self.represent_scalar("tag:yaml.org,2002:str", text, style if printable(text) == text else '"')
 
 
-TextDumper.add_representer(str, TextDumper.represent_text)
-
-
 class _Dumper(TextDumper):
     """Block style outside, flow style for lists of plain values."""
 
@@ -315,6 +291,8 @@ class _Dumper(TextDumper):
         return self.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=plain)
 
 
+TextDumper.add_representer(str, TextDumper.represent_text)
+_Dumper.add_representer(str, TextDumper.represent_text)
 _Dumper.add_representer(float, _Dumper.represent_float)
 _Dumper.add_representer(list, _Dumper.represent_list)
 

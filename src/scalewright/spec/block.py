@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from scalewright.spec.loss_chunks import LossSizes
 from scalewright.spec.model import MLA, Mixer, Mlp, ModelSpec, MoE
@@ -42,8 +43,9 @@ def before(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
 
 def after(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
     """Final norm, head and loss."""
-    last, vocab = m.num_hidden_layers, ceil_div(m.vocab_size, s.tp)
-    sizes, ours, in_chunks = loss_sizes(m, s), s.kernels != "fused", head_in_chunks(m, s)
+    last, ours = m.num_hidden_layers, s.kernels != "fused"
+    sizes, in_chunks = loss_sizes(m, s), head_in_chunks(m, s)
+    vocab = sizes.columns
     if m.final_norm:
         last_norm = norm(m, s, "norm", last, s.stream, m.hidden_size, keeps_out=not in_chunks, whole=True)
         gathered = (s.rows - s.stream) * m.hidden_size * float(s.width) if ours and not in_chunks else 0.0
@@ -64,8 +66,7 @@ def after(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
 
 def loss_sizes(m: ModelSpec, s: Sizes) -> LossSizes:
     """The sizes of head and loss on one rank."""
-    columns = ceil_div(m.vocab_size, s.tp)
-    return LossSizes(s.rows, columns, m.hidden_size, s.width)
+    return LossSizes(s.rows, ceil_div(m.vocab_size, s.tp), m.hidden_size, s.width)
 
 
 def head_in_chunks(m: ModelSpec, s: Sizes) -> bool:
@@ -86,8 +87,8 @@ def multi_token(m: ModelSpec, s: Sizes, index: int) -> Iterator[Operator]:
     """
     d, fqn, last = m.hidden_size, f"mtp.{index}", m.num_hidden_layers - 1
     layer, apart = last + 1 + index, (s.sp and s.tp > 1) or head_in_chunks(m, s)
-    yield Operator(f"{fqn}.embed", "embedding", layer, read=float(s.stream * d * s.width),
-                   written=float(s.stream * d * s.width))  # fmt: skip
+    stream = float(s.stream * d * s.width)
+    yield Operator(f"{fqn}.embed", "embedding", layer, read=stream, written=stream)
     yield norm(m, s, f"{fqn}.embed_norm", layer, s.stream, d, whole=True)
     yield norm(m, s, f"{fqn}.hidden_norm", layer, s.stream, d, keeps_in=apart, whole=True)
     yield matmul(m, s, f"{fqn}.join", layer, s.stream, d, 2 * d)
@@ -136,9 +137,6 @@ def _mixer(m: ModelSpec, s: Sizes, fqn: str, layer: int, mixer: Mixer, block_inp
     return _mla(m, m.mla, s, fqn, layer) if m.mla else _attention(m, s, fqn, layer, block_input)
 
 
-# -- attention ------------------------------------------------------------------------------------
-
-
 def attention_pairs(seq_len: int, window: int | None, chunks: bool = False) -> int:
     """Pairs of query and key under a causal mask: sum over i = 1..T of min(i, window).
 
@@ -163,12 +161,10 @@ def _attention(m: ModelSpec, s: Sizes, fqn: str, layer: int, block_input: float)
     if not values_are_keys:
         yield matmul(m, s, f"{fqn}.v", layer, s.rows, key, d, keeps_out=True)
     if m.qk_norm and (m.qk_norm != "l2" or m.has_rope(layer)):
-        across = m.qk_norm == "full" and s.tp > 1  # statistics of all heads, each rank has a part
-        names = (("q", query), ("k", key), ("v", key)) if m.qk_norm == "qkv" else (("q", query), ("k", key))
-        for name, size in names:
-            yield norm(
-                m, s, f"{fqn}.{name}_norm", layer, s.rows, size, keeps_in=False, across=across, weight=m.qk_norm != "l2"
-            )
+        across, weight = m.qk_norm == "full" and s.tp > 1, m.qk_norm != "l2"  # across: each rank has a part
+        for name in "qkv" if m.qk_norm == "qkv" else "qk":
+            size = query if name == "q" else key
+            yield norm(m, s, f"{fqn}.{name}_norm", layer, s.rows, size, keeps_in=False, across=across, weight=weight)
     if m.has_rope(layer):
         moved = float(s.rows * (query + key) * s.width)
         yield Operator(f"{fqn}.rope", "rope", layer, read=moved, written=moved)
@@ -185,9 +181,8 @@ def _attention(m: ModelSpec, s: Sizes, fqn: str, layer: int, block_input: float)
 def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Operator]:
     """Latent attention: both down projections are whole on every tp rank, the up projections are split.
 
-    A key is a part of kv_up's output beside a copy of the rotated one: with fused kernels the copy alone is
-    kept more. PyTorch keeps joined keys; of plain rows on a CPU values too are copies, as wide as keys, of
-    what then goes.
+    A key is a part of kv_up's output beside a copy of the rotated one: with fused kernels the copy alone is kept more.
+    PyTorch keeps joined keys; of plain rows on a CPU values too are copies, as wide as keys, of what then goes.
     """
     d, fqn, heads = m.hidden_size, f"{fqn}.attention", ceil_div(m.num_attention_heads, s.tp)
     latent, rope = mla.kv_lora_rank, mla.qk_rope_head_dim
@@ -228,7 +223,9 @@ def _core(m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk:
     # of plain rows the CPU's kernel keeps an output as wide as keys, of which `o` keeps a copy
     plain = s.kernels == "cpu" and v < qk and not _is_ruled(m, s, layer)
     widened = float(s.rows * heads * qk * s.width) if plain else 0.0
-    repeated = _repeated_heads(m, s, layer, heads - kv) * float(s.rows * (qk + v) * s.width)
+    # CUDA's fused kernels need a key and a value for each query head in fp32; ours (model/rows.py) don't
+    copied = s.kernels == "cuda" and s.width == 4 and not _is_ruled(m, s, layer)
+    repeated = (heads - kv if copied else 0) * float(s.rows * (qk + v) * s.width)
     if s.attention != "fused":
         core = square = pairs * heads * s.width
     else:  # of the square only the softmax's logsumexp is kept, in fp32
@@ -241,23 +238,12 @@ def _core(m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk:
     )  # fmt: skip
 
 
-def _repeated_heads(m: ModelSpec, s: Sizes, layer: int, missing: int) -> int:
-    """Key and value heads that are kept beyond the model's: copies for query heads that share one.
-
-    CUDA's fused kernels need one for each in fp32; ours (model/rows.py) needs none.
-    """
-    return missing if s.kernels == "cuda" and s.width == 4 and not _is_ruled(m, s, layer) else 0
-
-
 def _is_ruled(m: ModelSpec, s: Sizes, layer: int) -> bool:
     """Whether a layer's attention is more than causal, or capped: our operator does it (model/rows.py)."""
     window = m.window(layer)
     hides = s.documents or (window is not None and s.seq_len > window)
     capped = m.attention_softcap is not None or m.attention_sinks
     return hides or capped or m.positions == "alibi"
-
-
-# -- MLP and experts ------------------------------------------------------------------------------
 
 
 def _mlp(m: ModelSpec, s: Sizes, fqn: str, layer: int, size: int, keeps: float = 0.0) -> Iterator[Operator]:
@@ -284,15 +270,11 @@ def _experts(m: ModelSpec, moe: MoE, s: Sizes, fqn: str, layer: int, keeps: floa
     moved = float(routed * d_in * s.width)
     weighed = float(tokens * moe.top_k * d_in * s.width) if moe.weigh_input else 0.0  # rows before it
     yield Operator(f"{fqn}.dispatch", "dispatch", layer, read=moved, written=moved, saved=moved + weighed)
+    grouped = partial(matmul, m, s, kind="grouped_linear", groups=local)
     for name in ("gate", "up") if m.gated else ("up",):
-        yield matmul(
-            m, s, f"{fqn}.experts.{name}", layer, routed, f, d_in, kind="grouped_linear", keeps_out=True, groups=local
-        )
+        yield grouped(f"{fqn}.experts.{name}", layer, routed, f, d_in, keeps_out=True)
     yield activation(m, s, f"{fqn}.experts", layer, routed * f)
-    yield matmul(
-        m, s, f"{fqn}.experts.down", layer, routed, d_in, f,
-        kind="grouped_linear", keeps_out=not moe.weigh_input, groups=local,
-    )  # fmt: skip
+    yield grouped(f"{fqn}.experts.down", layer, routed, d_in, f, keeps_out=not moe.weigh_input)
     yield Operator(f"{fqn}.combine", "combine", layer, read=moved, written=float(tokens * d_in * s.width))
     if moe.latent_size:
         yield matmul(m, s, f"{fqn}.latent_up", layer, tokens, d, d_in, keeps=float(tokens * d_in * s.width))

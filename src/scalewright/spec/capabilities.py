@@ -79,15 +79,13 @@ def find_capabilities(trainer: str) -> Capabilities:
 
 def trainers_on(kind: str) -> list[str]:
     """The trainers that are known to run on devices of this kind, in the file's order."""
-    entries = read_yaml(FILE)
-    return [name for name, entry in entries.items() if kind in entry.get("devices", ())]
+    return [name for name, entry in read_yaml(FILE).items() if kind in entry.get("devices", ())]
 
 
 @lru_cache(maxsize=1)
 def titled_trainers() -> tuple[str, ...]:
     """The trainers in use today, in the file's order: entries of their own with a title."""
-    entries = read_yaml(FILE)
-    return tuple(name for name, entry in entries.items() if "title" in entry and "as" not in entry)
+    return tuple(name for name, entry in read_yaml(FILE).items() if "title" in entry and "as" not in entry)
 
 
 def _holds(value: Any, values: Any) -> bool:

@@ -51,9 +51,8 @@ def read_compress(value: Any) -> Any:
         return LowRank.parse(value, where="train.compress")
     if isinstance(value, LowRank) or value in WORDS:
         return value
-    raise UserError(
-        f"it is {value!r}", "train.compress", f"use one of {', '.join(WORDS)}, or {{powersgd: {{rank: 4}}}}"
-    )
+    how = f"use one of {', '.join(WORDS)}, or {{powersgd: {{rank: 4}}}}"
+    raise UserError(f"it is {value!r}", "train.compress", how)
 
 
 def check_compress(compress: Compress, layout: Layout, *, islands: bool = False) -> None:
@@ -65,23 +64,14 @@ def check_compress(compress: Compress, layout: Layout, *, islands: bool = False)
         return
     where, written = "train.compress", word(compress)
     if layout.zero_stage:
-        raise UserError(
-            f"{written} compresses gradients of whole replicas; zero_stage {layout.zero_stage} shards them",
-            where,
-            "use layout.zero_stage=0, or train.compress=none",
-        )
+        problem = f"{written} compresses gradients of whole replicas; zero_stage {layout.zero_stage} shards them"
+        raise UserError(problem, where, "use layout.zero_stage=0, or train.compress=none")
     if layout.dp * layout.cp == (layout.dp_replicate if islands else 1):
-        raise UserError(
-            f"{written} has nothing to compress: no other rank holds the same weights",
-            where,
-            "use train.compress=none, or more devices",
-        )
+        how = "use train.compress=none, or more devices"
+        raise UserError(f"{written} has nothing to compress: no other rank holds the same weights", where, how)
     if layout.precision == "fp16" and isinstance(compress, LowRank):
-        raise UserError(
-            "powersgd carries an error from step to step, and fp16's loss scale changes between them",
-            where,
-            "use layout.precision=bf16, or train.compress=bf16",
-        )
+        problem = "powersgd carries an error from step to step, and fp16's loss scale changes between them"
+        raise UserError(problem, where, "use layout.precision=bf16, or train.compress=bf16")
 
 
 def applicable(compress: Compress, layout: Layout, *, islands: bool = False) -> Compress:
@@ -108,16 +98,11 @@ def as_matrices(shape: Sequence[int], *, stacked: bool) -> tuple[int, int, int]:
 
     Other dimensions than the first are columns, as of a convolution's weight (Vogels et al. 2019 §3).
     """
-    if stacked:
-        return prod(shape[:-2]), shape[-2], shape[-1]
-    return 1, shape[0], prod(shape[1:])
+    return (prod(shape[:-2]), shape[-2], shape[-1]) if stacked else (1, shape[0], prod(shape[1:]))
 
 
 def factors(shape: Sequence[int], rank: int, *, stacked: bool, partial: bool) -> tuple[int, int]:
-    """Numbers of P and of Q of a rank's local tensor; (0, 0) of one that is sent whole.
-
-    `partial`: another axis has yet to sum its gradient.
-    """
+    """Numbers of P and of Q of a rank's tensor; (0, 0) of one sent whole. `partial`: another axis has yet to sum it."""
     if not rank or partial or len(shape) < 2 or not prod(shape):
         return 0, 0
     count, rows, columns = as_matrices(shape, stacked=stacked)

@@ -26,53 +26,41 @@ OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "lion": "Lion"}
 CPU = {"device": "cpu", "pin_memory": True}
 # DeepSpeed reads these at the top, and passes over any other name without a word.
 TOP_LEVEL = (
-    "activation_checkpointing", "aio", "autotuning", "bf16", "bfloat16", "checkpoint", "comet",
-    "comms_logger", "communication_data_type", "compile", "compression_training", "csv_monitor",
-    "curriculum_learning", "data_efficiency", "data_types", "dataloader_drop_last",
-    "disable_allgather", "disable_python_gc", "dump_state", "expert_parallel", "flops_profiler", "fp16",
-    "gradient_accumulation_steps", "gradient_allreduce_op", "gradient_clipping",
-    "gradient_predivide_factor", "hybrid_engine", "log_level", "managed_gradient_accumulation",
+    "activation_checkpointing", "aio", "autotuning", "bf16", "bfloat16", "checkpoint", "comet", "comms_logger",
+    "communication_data_type", "compile", "compression_training", "csv_monitor", "curriculum_learning",
+    "data_efficiency", "data_types", "dataloader_drop_last", "disable_allgather", "disable_python_gc", "dump_state",
+    "expert_parallel", "flops_profiler", "fp16", "gradient_accumulation_steps", "gradient_allreduce_op",
+    "gradient_clipping", "gradient_predivide_factor", "hybrid_engine", "log_level", "managed_gradient_accumulation",
     "memory_breakdown", "optimizer", "pipeline", "prescale_gradients", "scheduler",
-    "seq_parallel_communication_data_type", "sequence_parallel_size", "sparse_gradients",
-    "steps_per_print", "tensor_parallel", "tensorboard", "timers", "torch_autocast", "train_batch_size",
-    "train_micro_batch_size_per_gpu", "use_data_before_expert_parallelism", "wall_clock_breakdown",
-    "wandb", "weight_quantization", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
-    "zero_optimization",
+    "seq_parallel_communication_data_type", "sequence_parallel_size", "sparse_gradients", "steps_per_print",
+    "tensor_parallel", "tensorboard", "timers", "torch_autocast", "train_batch_size", "train_micro_batch_size_per_gpu",
+    "use_data_before_expert_parallelism", "wall_clock_breakdown", "wandb", "weight_quantization",
+    "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "zero_optimization",
 )  # fmt: skip
-# Keys, or whole sections, that another key of the run file decides.
-DECIDED = {
-    "train_batch_size": "layout.global_batch",
-    "train_micro_batch_size_per_gpu": "layout.micro_batch",
-    "gradient_accumulation_steps": "layout.global_batch",
-    "managed_gradient_accumulation": "layout.global_batch",
-    "gradient_clipping": "optimizer.clip_norm",
-    "fp16": "layout.precision",
-    "bf16.enabled": "layout.precision",
-    "bfloat16": "layout.precision",
-    "torch_autocast": "layout.precision",
-    "data_types.param_dtype": "layout.precision",
-    "zero_optimization.stage": "layout.zero_stage",
-    "zero_optimization.mics_shard_size": "layout.dp_replicate",
-    "zero_optimization.cpu_offload": "layout.offload",
-    "zero_optimization.cpu_offload_params": "layout.offload",
-    "zero_optimization.offload_optimizer.device": "layout.offload",
-    "zero_optimization.offload_param.device": "layout.offload",
-    "optimizer.type": "optimizer.name",
-    "optimizer.params.lr": "optimizer.lr",
-    "optimizer.params.betas": "optimizer.betas",
-    "optimizer.params.eps": "optimizer.eps",
-    "optimizer.params.weight_decay": "optimizer.weight_decay",
-    "optimizer.params.momentum": "optimizer.momentum",
-    "scheduler": "lr_schedule",
-    "tensor_parallel": "layout.tp",
-    "sequence_parallel_size": "layout.cp",
-    "expert_parallel": "layout.ep",
-    "pipeline.stages": "layout.pp",
-    "pipeline.partition": "layout.stage_layers",
-    "activation_checkpointing": "layout.recompute",
-    "pipeline.activation_checkpoint_interval": "layout.recompute",
-    "compile": "train.compile",
-}
+# Key of the run file -> DeepSpeed's keys, or whole sections, that it decides.
+DECIDES = {
+    "layout.global_batch": ("train_batch_size", "gradient_accumulation_steps", "managed_gradient_accumulation"),
+    "layout.micro_batch": ("train_micro_batch_size_per_gpu",),
+    "layout.precision": ("fp16", "bf16.enabled", "bfloat16", "torch_autocast", "data_types.param_dtype"),
+    "layout.zero_stage": ("zero_optimization.stage",),
+    "layout.dp_replicate": ("zero_optimization.mics_shard_size",),
+    "layout.offload": (
+        "zero_optimization.cpu_offload", "zero_optimization.cpu_offload_params",
+        "zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device",
+    ),
+    "layout.tp": ("tensor_parallel",),
+    "layout.cp": ("sequence_parallel_size",),
+    "layout.ep": ("expert_parallel",),
+    "layout.pp": ("pipeline.stages",),
+    "layout.stage_layers": ("pipeline.partition",),
+    "layout.recompute": ("activation_checkpointing", "pipeline.activation_checkpoint_interval"),
+    "optimizer.name": ("optimizer.type",),
+    **{f"optimizer.{key}": (f"optimizer.params.{key}",) for key in ("lr", "betas", "eps", "weight_decay", "momentum")},
+    "optimizer.clip_norm": ("gradient_clipping",),
+    "lr_schedule": ("scheduler",),
+    "train.compile": ("compile",),
+}  # fmt: skip
+DECIDED = {key: ours for ours, keys in DECIDES.items() for key in keys}
 # What would train on other samples, or on another model, than the run file has.
 NOT_HERE = {
     "autotuning": "it starts runs of its own: use `scalewright plan`, or `sweep`",
@@ -109,8 +97,10 @@ def ds_config(
     }
     if precision in ("bf16", "fp16"):
         config |= {precision: {"enabled": True}, "communication_data_type": "fp32"}
-    zero = zero_section(layout, device)
-    return config | zero | dict(optimizer) | _axes(layout, tied) | _recompute(recomputes)
+    config |= zero_section(layout, device) | dict(optimizer) | _axes(layout, tied)
+    if recomputes:
+        config["activation_checkpointing"] = {"partition_activations": False, "cpu_checkpointing": False}
+    return config
 
 
 def zero_section(layout: Layout, device: str) -> Config:
@@ -156,12 +146,6 @@ def _axes(layout: Layout, tied: bool) -> Config:
     if layout.pp > 1:
         config["pipeline"] = {"stages": layout.pp}
     return config
-
-
-def _recompute(recomputes: bool) -> Config:
-    if not recomputes:
-        return {}
-    return {"activation_checkpointing": {"partition_activations": False, "cpu_checkpointing": False}}
 
 
 def check_options(options: Mapping[str, Any]) -> None:

@@ -6,10 +6,9 @@
     sent after          0           1           2           0           1
     applied after             0           1           2           0           1
 
-Fragment k of n is sent after the steps (k + 1) inner_steps / n, and every inner_steps from there on; it is
-applied `overlap` steps later. A run's last step applies what is under way, and then synchronizes the rest at
-once, so that a run that has ended is one model. All of it is a pure function of the step: a resume needs no
-counter.
+Fragment k of n is sent after the steps (k + 1) inner_steps / n, and every inner_steps from there on; it is applied
+`overlap` steps later. A run's last step applies what is under way, and then synchronizes the rest at once, so that a
+run that has ended is one model. All of it is a pure function of the step: a resume needs no counter.
 
 (Douillard et al. 2023, arXiv 2311.08105, algorithm 1; fragments, overlap, mixing: Streaming DiLoCo, Douillard
 et al. 2025, arXiv 2501.18512, algorithm 2. outer_lr 1 and outer_momentum 0 is LocalSGD: Stich 2019.)
@@ -45,18 +44,12 @@ class DilocoSpec(Spec):
     @model_validator(mode="after")
     def _check(self) -> DilocoSpec:
         if self.inner_steps % self.fragments:
-            raise UserError(
-                f"fragments {self.fragments} does not divide inner_steps {self.inner_steps}",
-                "diloco",
-                f"use inner_steps {-(-self.inner_steps // self.fragments) * self.fragments}",
-            )
+            how = f"use inner_steps {-(-self.inner_steps // self.fragments) * self.fragments}"
+            raise UserError(f"fragments {self.fragments} does not divide inner_steps {self.inner_steps}", "diloco", how)
         if self.overlap >= self.inner_steps:
-            raise UserError(
-                f"overlap {self.overlap} is not less than inner_steps {self.inner_steps}: a fragment would "
-                "be sent again before it is applied",
-                "diloco",
-                f"use overlap {self.inner_steps - 1} at most",
-            )
+            problem = f"overlap {self.overlap} is not less than inner_steps {self.inner_steps}"
+            why = "a fragment would be sent again before it is applied"
+            raise UserError(f"{problem}: {why}", "diloco", f"use overlap {self.inner_steps - 1} at most")
         return self
 
     @property
@@ -98,9 +91,7 @@ class DilocoSpec(Spec):
     def sent(self, step: int) -> list[int]:
         """The fragments that are sent after a step."""
         gap = self.inner_steps // self.fragments
-        if step < 1 or step % gap:
-            return []
-        return [(step // gap - 1) % self.fragments]
+        return [(step // gap - 1) % self.fragments] if step >= 1 and step % gap == 0 else []
 
     def applied(self, step: int, last: int) -> list[int]:
         """The fragments that are applied after a step of a run whose last step is `last`."""
@@ -108,27 +99,15 @@ class DilocoSpec(Spec):
 
 
 def check_diloco(diloco: DilocoSpec | None, layout: Layout, layers: int | None) -> None:
-    """Raises UserError for a layout that has no islands, or that they can't be had with.
-
-    `layers`: the model's; null of a user's own module.
-    """
+    """Raises UserError for a layout without islands, or at odds with them; `layers`: null of a user's own module."""
     if diloco is None:
         return
     if layout.dp_replicate == 1:
-        raise UserError(
-            "diloco makes an island of every replica, and dp_replicate is 1",
-            "diloco",
-            "set layout.dp_replicate to the number of islands, or diloco: null",
-        )
+        how = "set layout.dp_replicate to the number of islands, or diloco: null"
+        raise UserError("diloco makes an island of every replica, and dp_replicate is 1", "diloco", how)
     if offloads_optimizer(layout) or offloads_parameters(layout):
-        raise UserError(
-            f"offload: {layout.offload} keeps weights in host memory, and diloco joins them on devices",
-            "layout.offload",
-            "use offload: none or activations, or diloco: null",
-        )
+        problem = f"offload: {layout.offload} keeps weights in host memory, and diloco joins them on devices"
+        raise UserError(problem, "layout.offload", "use offload: none or activations, or diloco: null")
     if layers is not None and diloco.fragments > layers + 2:
-        raise UserError(
-            f"fragments {diloco.fragments} is more than the model's {layers} layers, embedding and head",
-            "diloco",
-            f"use fragments {layers + 2} at most",
-        )
+        problem = f"fragments {diloco.fragments} is more than the model's {layers} layers, embedding and head"
+        raise UserError(problem, "diloco", f"use fragments {layers + 2} at most")

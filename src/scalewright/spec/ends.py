@@ -39,8 +39,7 @@ class Ends:
     def parse(cls, state: Mapping[str, Any]) -> Ends:
         """Those of a checkpoint's state.json."""
         data = state.get("data", {})
-        bos = data.get("bos")
-        return cls(tuple(data.get("eod", ())), None if bos is None else tuple(bos))
+        return cls(tuple(data.get("eod", ())), None if data.get("bos") is None else tuple(data["bos"]))
 
 
 def json_object(path: Path) -> dict[str, Any]:

@@ -4,14 +4,13 @@
     RunError    a run failed: exit code 1, one line, the details in the run's folder
     Stopped     a signal stopped a run, which saved its state: exit code 75 ("requeue me")
 
-The message is `error: WHAT is wrong (WHERE): HOW to fix it`; the command line prints it unchanged.
+The message is `error: WHAT is wrong (WHERE): HOW to fix it`; the command line prints it unchanged. What a look at a
+machine, a start or a new cluster found is a Finding (doctor, preflight, accept):
 
-What a look at a machine, a start or a new cluster found: doctor, preflight and accept have one record.
-
-ok       as it should be
-note     worth knowing, nothing to fix; also "cannot tell here", which is an answer too
-warn     it works, but slower or less safely than it could
-problem  a run fails on it: it doesn't start, and a cluster isn't accepted
+    ok          as it should be
+    note        worth knowing, nothing to fix; also "cannot tell here", which is an answer too
+    warn        it works, but slower or less safely than it could
+    problem     a run fails on it: it doesn't start, and a cluster isn't accepted
 """
 
 from __future__ import annotations
@@ -62,26 +61,17 @@ def install(extra: str) -> str:
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The known names most like `name`, best first; empty when none is near."""
-    by_folded: dict[str, str] = {}
-    for option in known:
-        by_folded.setdefault(option.lower(), option)
-    matches = difflib.get_close_matches(name.lower(), by_folded, n=count, cutoff=0.5)
-    return [by_folded[key] for key in matches]
+    by_folded = {option.lower(): option for option in reversed(list(known))}  # of two alike the first
+    return [by_folded[key] for key in difflib.get_close_matches(name.lower(), by_folded, n=count, cutoff=0.5)]
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "", more: str = "") -> UserError:
     """The error for a name that isn't known, with the nearest valid ones (or all, if they are few)."""
     options = list(known)
     near = nearest(name, options)
-    if near:
-        how = "did you mean " + " or ".join(f"'{option}'" for option in near) + "?"
-    elif len(options) <= 20:
-        how = "use one of " + ", ".join(options)
-    else:
-        how = ""
-    if more:
-        how = f"{how} {more}".strip()
-    return UserError(f"unknown {kind} '{name}'", where, how)
+    meant = "did you mean " + " or ".join(f"'{option}'" for option in near) + "?"
+    how = meant if near else "use one of " + ", ".join(options) if len(options) <= 20 else ""
+    return UserError(f"unknown {kind} '{name}'", where, f"{how} {more}".strip())
 
 
 Severity = Literal["ok", "note", "warn", "problem"]

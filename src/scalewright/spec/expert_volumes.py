@@ -8,17 +8,14 @@
     cp,    all_reduce   E counts a sequence: a balancing loss        1                     -
     tp     all_gather   the choices of whole sequences: a capacity   1                     -
 
-(Lepikhin et al. 2020, arXiv 2006.16668 §3.2; with an expert's width cut, Singh et al. 2023, 2303.06318 §4.)
-A rank's rows are its tokens, each top_k times: of ranks that share a row's tokens (tp, cp) each routes its
-part. An all-to-all counts what is sent, the part for the rank itself too. Rows of a rank's own tokens are so
-many whatever the routers choose; those that come to it, and leave it again, are so many in the mean over the
-ranks, and exactly where tokens are spread evenly, as in a dry run.
+(Lepikhin et al. 2020, arXiv 2006.16668 §3.2; with an expert's width cut, Singh et al. 2023, 2303.06318 §4.) A rank's
+rows are its tokens, each top_k times: of ranks that share a row's tokens (tp, cp) each routes its part. An all-to-all
+counts what is sent, the part for the rank itself too: exact for a rank's own tokens, whatever the routers choose, and
+the mean over the ranks for those that come to it; exact, too, where tokens are spread evenly, as in a dry run.
 
-Capacity (GShard, Lepikhin et al. 2020 §3; Switch, Fedus et al. 2021, 2101.03961 eq. 3): an expert takes
-
-    C = ceil(factor k T / E)      tokens of each sequence of T
-
-at most. Even loads lose nothing from a factor of 1 on; below that a rank sends E C / (k T) of its rows.
+With a capacity (GShard, Lepikhin et al. 2020 §3; Switch, Fedus et al. 2021, 2101.03961 eq. 3) an expert takes at most
+C = ceil(factor k T / E) tokens of each sequence of T. Even loads lose nothing from a factor of 1 on; below that a rank
+sends E C / (k T) of its rows.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from math import ceil
 
 from scalewright.spec.layout import Layout, RecomputeBudget
 from scalewright.spec.model import ModelSpec, MoE
-from scalewright.spec.volumes import COUNT, During, Number, Transfer
+from scalewright.spec.volumes import COUNT, Number, Phases, Transfer
 
 
 @dataclass(frozen=True)
@@ -52,9 +49,9 @@ class ExpertRank:
 def expert_parallel(rank: ExpertRank) -> Iterator[Transfer]:
     """Tokens to their experts and back, in all micro-batches."""
     m = rank.accumulation
-    forwards: tuple[tuple[During, Number], ...] = (("forward", rank.blocks), ("recompute", rank.rerun))
+    phases: Phases = (("forward", rank.blocks), ("recompute", rank.rerun))
     ep, etp = rank.ep > 1, rank.etp > 1
-    for during, times in forwards:
+    for during, times in phases:
         calls = times * m
         yield Transfer("ep", "all_to_all", COUNT * rank.experts, calls * ep, during, m)
         yield Transfer("ep", "all_to_all", rank.rows, 2 * calls * ep, during, m)
@@ -69,7 +66,7 @@ def expert_parallel(rank: ExpertRank) -> Iterator[Transfer]:
 def _sequences(rank: ExpertRank) -> Iterator[Transfer]:
     """What is counted by whole sequences, over the ranks that share them (train/balance.py, capacity.py)."""
     m, tp, cp = rank.accumulation, rank.tp > 1, rank.cp > 1
-    phases: tuple[tuple[During, Number], ...] = (("forward", rank.blocks), ("recompute", rank.rerun))
+    phases: Phases = (("forward", rank.blocks), ("recompute", rank.rerun))
     for during, blocks in phases:
         summed, calls = blocks * m * (rank.balanced > 0), blocks * m * (rank.chosen > 0)
         yield Transfer("cp", "all_reduce", rank.balanced, summed * cp, during, m)
@@ -79,11 +76,9 @@ def _sequences(rank: ExpertRank) -> Iterator[Transfer]:
 
 
 def overlaps_shared(model: ModelSpec, layout: Layout) -> bool:
-    """Whether shared experts compute while rows travel (parallel/expert.py).
-
-    Not under a recomputation budget, which finds a block's products by their order.
-    """
+    """Whether shared experts compute while rows travel (parallel/expert.py)."""
     shared = model.moe is not None and model.moe.shared_size > 0
+    # a recomputation budget finds a block's products by their order
     return shared and layout.ep * layout.etp > 1 and not isinstance(layout.recompute, RecomputeBudget)
 
 

@@ -3,7 +3,7 @@
     MFU = flops_per_token x tokens/s / (devices x peak)        (train/metrics/record.py, plan/answer.py)
     flops_per_token = 3 x forward / T                          a backward is two forwards
 
-Sums over `operators.py`; an operator that runs in a dry run is counted by dry_run/operator_flops.py.
+Sums over operators.py; an operator that runs in a dry run is counted by dry_run/watch.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from scalewright.spec.recompute_budget import choose
 
 @lru_cache(maxsize=4096)
 def forward_flops(model: ModelSpec, seq_len: int, causal: bool = True, mtp: bool = False) -> float:
-    """Model FLOPs of one sequence's forward; `causal`: of attention, only the unmasked pairs; `mtp`: with the
-    modules of multi-token prediction."""
+    """Model FLOPs of one sequence's forward; `causal`: of attention, only unmasked pairs; `mtp`: with its modules."""
     groups = operator_groups(model, Layout(), seq_len, mtp=mtp)
     return sum(n * (o.flops_causal if causal else o.flops) for o, n in groups)
 
@@ -50,13 +49,6 @@ def recompute_flops(
     layers = range(model.num_hidden_layers) if layers is None else layers
     s = sizes(layout, seq_len)
 
-    def of_block(layer: int, core_only: bool) -> float:
-        return sum(
-            o.flops_causal if causal else o.flops
-            for o in block.block(model, s, layer)
-            if o.kind == "attention" or not core_only
-        )
-
     total = 0.0
     for group in by_kind(model, layers):
         rerun = sum(is_rerun(kind, layer - layers.start) for layer in group)
@@ -64,5 +56,6 @@ def recompute_flops(
             choice = choose(model, s, group[0], kind.budget)
             total += len(group) * (choice.flops_causal if causal else choice.flops)
         elif rerun:
-            total += rerun * of_block(group[0], kind == "selective")
+            redone = [o for o in block.block(model, s, group[0]) if o.kind == "attention" or kind != "selective"]
+            total += rerun * sum(o.flops_causal if causal else o.flops for o in redone)
     return total

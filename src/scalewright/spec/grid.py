@@ -33,29 +33,16 @@ from scalewright.spec.schedules.kinds import find_kind, stage_ranks
 DENSE = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 SPARSE = ("pp", "dp_replicate", "efsdp", "ep", "etp")
 
+_FLATTENED = {  # axis: the dimensions of its view
+    "world": DENSE, "island": DENSE, "islands": ("dp_replicate",), "control": DENSE,
+    "pp": ("pp",), "pp_down": ("pp",), "pp_up": ("pp",), "dp_replicate": ("dp_replicate",), "dp_shard": ("dp_shard",),
+    "cp": ("cp",), "tp": ("tp",), "fsdp": ("dp_shard", "cp"), "hsdp": ("dp_replicate", "dp_shard", "cp"),
+    "batch": ("dp_replicate", "dp_shard"), "loss": ("dp_replicate", "dp_shard", "cp"),
+    "gradient": ("dp_replicate", "dp_shard", "cp"),
+    "ep": ("ep",), "etp": ("etp",), "efsdp": ("efsdp",), "ehsdp": ("dp_replicate", "efsdp"),
+}  # fmt: skip
 # Axis: (its view, the dimensions of that view that it flattens).
-AXES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "world": (DENSE, DENSE),
-    "island": (DENSE, DENSE),
-    "islands": (DENSE, ("dp_replicate",)),
-    "control": (DENSE, DENSE),
-    "pp": (DENSE, ("pp",)),
-    "pp_down": (DENSE, ("pp",)),
-    "pp_up": (DENSE, ("pp",)),
-    "dp_replicate": (DENSE, ("dp_replicate",)),
-    "dp_shard": (DENSE, ("dp_shard",)),
-    "cp": (DENSE, ("cp",)),
-    "tp": (DENSE, ("tp",)),
-    "fsdp": (DENSE, ("dp_shard", "cp")),
-    "hsdp": (DENSE, ("dp_replicate", "dp_shard", "cp")),
-    "batch": (DENSE, ("dp_replicate", "dp_shard")),
-    "loss": (DENSE, ("dp_replicate", "dp_shard", "cp")),
-    "gradient": (DENSE, ("dp_replicate", "dp_shard", "cp")),
-    "ep": (SPARSE, ("ep",)),
-    "etp": (SPARSE, ("etp",)),
-    "efsdp": (SPARSE, ("efsdp",)),
-    "ehsdp": (SPARSE, ("dp_replicate", "efsdp")),
-}
+AXES = {axis: (DENSE if set(parts) <= set(DENSE) else SPARSE, parts) for axis, parts in _FLATTENED.items()}
 # Axes over which islands don't sum
 WITHIN = frozenset({"island", "hsdp", "loss", "gradient", "ehsdp"})
 
@@ -97,8 +84,7 @@ class Grid:
 
     def coords(self, rank: int) -> dict[str, int]:
         """The rank's index along every axis, 0-based."""
-        base = {**self._place(rank, DENSE), **self._place(rank, SPARSE)}
-        size = dict(self.sizes)
+        base, size = self._place(rank, DENSE) | self._place(rank, SPARSE), dict(self.sizes)
         coords = dict(base)
         for axis in AXES:
             index = 0
@@ -116,20 +102,15 @@ class Grid:
         Groups of `tie` with two ranks contain only those of the first and the last stage.
         """
         if axis == "kv":
-            return tuple(
-                group[start : start + self.size_of["kv"]]
-                for group in self.groups("tp")
-                for start in range(0, len(group), self.size_of["kv"])
-            )
+            size = self.size_of["kv"]
+            return tuple(g[start : start + size] for g in self.groups("tp") for start in range(0, len(g), size))
         if axis in ("tie", "mirror") and self.size_of[axis] == 1:
             return tuple((rank,) for rank in range(self.world))
         if axis == "tie":
             first, last = self.tied_ranks
             return tuple((group[first], group[last]) for group in self.groups("pp"))
         if axis == "mirror":
-            return tuple(
-                (group[index], group[-1 - index]) for group in self.groups("pp") for index in range(len(group) // 2)
-            )
+            return tuple((g[index], g[-1 - index]) for g in self.groups("pp") for index in range(len(g) // 2))
         view, parts = AXES[axis][0], self._dimensions(axis)
         groups: dict[tuple[int, ...], list[int]] = {}
         for rank in range(self.world):
@@ -138,9 +119,7 @@ class Grid:
         return tuple(tuple(ranks) for ranks in groups.values())
 
     def _dimensions(self, axis: str) -> tuple[str, ...]:
-        """The dimensions of its view that an axis flattens."""
-        parts = AXES[axis][1]
-        apart = self.islands and axis in WITHIN
+        parts, apart = AXES[axis][1], self.islands and axis in WITHIN
         return tuple(part for part in parts if part != "dp_replicate") if apart else parts
 
     def _place(self, rank: int, view: tuple[str, ...]) -> dict[str, int]:
@@ -152,19 +131,9 @@ class Grid:
 
 
 def make_grid(layout: Layout, kv_heads: int | None = None, *, islands: bool = False) -> Grid:
-    """The grid of a layout; with fewer `kv_heads` than tp, tp ranks share a KV head. `islands`: of a run with
-    `diloco`."""
+    """The grid of a layout; with fewer `kv_heads` than tp, ranks share a KV head. `islands`: of a run with `diloco`."""
     efsdp = layout.dp_shard * layout.cp * layout.tp // (layout.ep * layout.etp)
-    sizes = {
-        "pp": layout.pp,
-        "dp_replicate": layout.dp_replicate,
-        "dp_shard": layout.dp_shard,
-        "cp": layout.cp,
-        "tp": layout.tp,
-        "efsdp": efsdp,
-        "ep": layout.ep,
-        "etp": layout.etp,
-    }
+    sizes = {axis: getattr(layout, axis) for axis in (*DENSE, "ep", "etp")} | {"efsdp": efsdp}
     return Grid(
         tuple(sizes.items()),
         min(layout.tp, kv_heads or layout.tp),

@@ -8,14 +8,10 @@
     Gloo    every member has a socket for every other one, and GLOO_FILES beside: a group of n costs
             each of its ranks n - 1 + GLOO_FILES file descriptors
 
-Axes that join the same ranks share their groups, but for those in APART. Two axes have all their groups in
-common or none: both cut the world into copies of one set of ranks, each moved on to the first rank that is
-left, and there is one way to do that.
-
-`control` joins all ranks over Gloo. In a world above FLAT ranks it is a tree of two levels, with some
+Axes that join the same ranks share their groups, but for those in APART. Two axes have all their groups in common or
+none: both cut the world into copies of one set of ranks, each moved on to the first rank that is left, and there is one
+way to do that. `control` joins all ranks over Gloo. In a world above FLAT ranks it is a tree of two levels, with some
 2 sqrt(N) sockets for a rank in place of N - 1: rows of consecutive ranks, and the first rank of each row.
-
-The sizes and bandwidths of collectives, as nccl-tests define them.
 
     algorithm bandwidth = S / t            S: bytes, by the collective as below; t: seconds
     bus bandwidth       = S / t * factor   comparable with a link's rate, whatever the number of ranks n
@@ -26,9 +22,7 @@ all_gather       the gathered output                  (n - 1) / n
 reduce_scatter   the whole input                      (n - 1) / n
 all_to_all       all that a rank sends, its own part  (n - 1) / n
 broadcast        the buffer                           1
-send_recv        the message to the next rank         1
-
-Source: nccl-tests, doc/PERFORMANCE.md.
+send_recv        the message to the next rank         1       (nccl-tests, doc/PERFORMANCE.md)
 """
 
 from __future__ import annotations
@@ -49,8 +43,8 @@ Backend = Literal["nccl", "gloo"]
 # Axes that collectives and messages go over. Those whose groups join every rank are made first, then `tie`,
 # then Gloo's: torch names a split's groups by how many groups a rank is in, on which members must agree.
 USED = (
-    "world", "control", "pp_down", "pp_up", "dp_replicate", "cp", "tp", "fsdp", "loss", "gradient", "kv",
-    "ep", "etp", "efsdp", "ehsdp", "tie",
+    "world", "control", "pp_down", "pp_up", "dp_replicate", "cp", "tp", "fsdp", "loss", "gradient", "kv", "ep", "etp",
+    "efsdp", "ehsdp", "tie",
 )  # fmt: skip
 ISLANDS = ("island", "islands")  # those of runs with `diloco`, before `tie`
 EXPERTS = frozenset({"ep", "etp", "efsdp", "ehsdp"})  # of them those that only experts use
@@ -134,8 +128,7 @@ def plan_groups(
         first["nccl" if gpu else "gloo", (every,)] = "default"
 
     def add(axis: str, groups: Sequence[tuple[int, ...]], backend: Backend, *, apart: bool) -> None:
-        ranks = tuple(group for group in groups if len(group) > 1)
-        if not ranks:
+        if not (ranks := tuple(group for group in groups if len(group) > 1)):
             return
         same = None if apart else first.get((backend, ranks))
         if share and not apart and same is None:
@@ -181,12 +174,8 @@ def cost(grid: Grid, plan: Sequence[AxisGroups], *, gpu: bool) -> GroupCost:
             inside.update(ranks)
             if groups.backend == "gloo":
                 sockets.update(dict.fromkeys(ranks, files(len(ranks))))
-    return GroupCost(
-        groups=1 + sum(len(groups.ranks) for groups in made),
-        splits=sum(groups.backend == "nccl" for groups in made),
-        most=max(inside.values()),
-        sockets=max(sockets.values()),
-    )
+    number, splits = sum(len(groups.ranks) for groups in made), sum(groups.backend == "nccl" for groups in made)
+    return GroupCost(1 + number, splits, max(inside.values()), max(sockets.values()))
 
 
 def files(ranks: int) -> int:
@@ -211,14 +200,6 @@ class Collective:
         return self.passes * (ranks - 1) if self.shared else 1
 
 
-COLLECTIVES = {
-    collective.name: collective
-    for collective in (
-        Collective("all_reduce", 2),
-        Collective("all_gather", 1),
-        Collective("reduce_scatter", 1),
-        Collective("all_to_all", 1),
-        Collective("broadcast", 1, shared=False),
-        Collective("send_recv", 1, shared=False),
-    )
-}
+_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+COLLECTIVES = {name: Collective(name, passes) for name, passes in _PASSES.items()}
+COLLECTIVES |= {name: Collective(name, 1, shared=False) for name in ("broadcast", "send_recv")}

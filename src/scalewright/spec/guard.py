@@ -30,11 +30,8 @@ class GuardSpec(Spec):
     def _check_ranges(self) -> GuardSpec:
         for first, end in self.leave_out:
             if not 0 <= first < end:
-                raise UserError(
-                    f"[{first}, {end}] is no range of samples",
-                    "train.guard.leave_out",
-                    "give the first sample's number and that after the last, such as [96, 104]",
-                )
+                how = "give the first sample's number and that after the last, such as [96, 104]"
+                raise UserError(f"[{first}, {end}] is no range of samples", "train.guard.leave_out", how)
         return self
 
     @property

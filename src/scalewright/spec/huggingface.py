@@ -15,7 +15,7 @@ from typing import Any
 
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.families import FAMILIES
-from scalewright.spec.model import Mixer, Mlp, ModelSpec
+from scalewright.spec.model import ModelSpec
 from scalewright.spec.same import differences
 
 # Families whose network `model/` builds, with the outputs of transformers.
@@ -23,20 +23,13 @@ RUNS: frozenset[str] = frozenset(name for name, family in FAMILIES.items() if fa
 
 # A multimodal config contains that of its language model.
 WRAPPERS = {
-    "gemma3": "gemma3_text",
-    "gemma4": "gemma4_text",
-    "gemma4_unified": "gemma4_text",
-    "kimi_k25": "kimi_k2",
-    "llama4": "llama4_text",
-    "mistral3": "mistral",
-}
+    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_text", "kimi_k25": "kimi_k2",
+    "llama4": "llama4_text", "mistral3": "mistral",
+}  # fmt: skip
 
 
 def read_huggingface(config: Mapping[str, Any], where: str = "config.json", name: str | None = None) -> ModelSpec:
-    """The spec of a config.json's content.
-
-    Raises UserError for an unknown family, and for a key whose value this package can't express.
-    """
+    """The spec of a config.json's content; raises UserError for an unknown family, or for what can't be expressed."""
     model_type = config.get("model_type")
     if isinstance(model_type, str) and model_type in WRAPPERS and isinstance(config.get("text_config"), Mapping):
         inner = dict(config["text_config"])
@@ -52,9 +45,8 @@ def read_huggingface(config: Mapping[str, Any], where: str = "config.json", name
     try:
         keys = family.read(full)
     except (TypeError, KeyError, AttributeError, ZeroDivisionError) as error:
-        raise UserError(
-            f"cannot read this {model_type} config ({error!r})", where, "check the types of its values"
-        ) from None
+        problem = f"cannot read this {model_type} config ({error!r})"
+        raise UserError(problem, where, "check the types of its values") from None
     keys["name"] = name or str(config.get("_name_or_path") or model_type)
     return ModelSpec.parse({**keys, "family": model_type}, where)
 
@@ -69,8 +61,7 @@ def to_huggingface(model: ModelSpec) -> dict[str, object]:
         reason = why_not_running(model) or f"family '{model.family}' has no config.json"
         raise UserError(f"cannot write a config.json: {reason}", "model", "use one of " + ", ".join(sorted(RUNS)))
     config = _config(model)
-    lost = differences(model, read_huggingface(config, name=model.name))
-    if lost:
+    if lost := differences(model, read_huggingface(config, name=model.name)):
         key, value, other = lost[0]
         others = _others(model)
         usual = f"no family here has it: train with {key} {other}, which transformers computes"
@@ -86,14 +77,8 @@ def _config(model: ModelSpec) -> dict[str, object]:
     keys = family.write(model)
     if not family.partial_rotary:
         keys.pop("partial_rotary_factor", None)
-    return {
-        "architectures": [family.architecture],
-        "model_type": model.family,
-        **keys,
-        "bos_token_id": None,  # set where the tokenizer is known
-        "eos_token_id": None,
-        "pad_token_id": None,
-    }
+    without_tokenizer = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    return {"architectures": [family.architecture], "model_type": model.family, **keys, **without_tokenizer}
 
 
 def _others(model: ModelSpec) -> list[str]:
@@ -106,39 +91,31 @@ def _others(model: ModelSpec) -> list[str]:
     return with_it
 
 
-def _last_parts(model: ModelSpec) -> tuple[Mixer | None, Mlp | None]:
-    """The parts of the last layer, as which a prediction module's block runs."""
-    return model.parts(model.num_hidden_layers - 1)
-
-
 def why_not_running(model: ModelSpec) -> str | None:
     """Why this model can be counted but not run yet, in one line; None when it runs."""
-    scaling = model.rope.scaling
+    moe, predicts, last = model.moe, model.mtp_layers > 0, model.parts(model.num_hidden_layers - 1)
+    scaling = model.rope.scaling and model.rope.scaling.kind
+    lone_part = any(None in model.parts(layer) for layer in range(len(model.layer_pattern)))
     reasons = (
-        (model.mamba is not None, "Mamba layers are counted but don't run yet"),
-        (model.deltanet is not None, "DeltaNet layers are counted but don't run yet"),
+        (model.mamba, "Mamba layers are"),
+        (model.deltanet, "DeltaNet layers are"),
+        (lone_part, "layers of attention or an MLP alone are"),
+        (moe and moe.latent_size, "experts behind a latent are"),
+        (moe and moe.branch_norms, "norms of experts' branches are"),
+        (scaling == "longrope", "RoPE scaling 'longrope' is"),
+        (model.attention_gate, "a gate on attention's output is"),
+        (model.global_attention, "other heads on global layers are"),
+        (model.qk_norm == "qkv", "qk_norm 'qkv' is"),
+        (model.norm_type == "layernorm_plus_one", "norm_type 'layernorm_plus_one' is"),
         (
-            any(None in model.parts(layer) for layer in range(len(model.layer_pattern))),
-            "layers of attention or an MLP alone are counted but don't run yet",
+            predicts and (model.positions == "learned" or model.embedding_norm),
+            "multi-token prediction with learned positions or a norm of the embedding is",
         ),
         (
-            model.moe is not None and model.moe.latent_size is not None,
-            "experts behind a latent are counted but don't run yet",
+            predicts and last != ("attention", "experts" if moe else "dense"),
+            "multi-token prediction behind a last layer of another kind than its own is",
         ),
-        (model.moe is not None and model.moe.branch_norms, "norms of experts' branches are counted but don't run yet"),
-        (scaling is not None and scaling.kind == "longrope", "RoPE scaling 'longrope' is counted but doesn't run yet"),
-        (model.attention_gate, "a gate on attention's output is counted but doesn't run yet"),
-        (model.global_attention is not None, "other heads on global layers are counted but don't run yet"),
-        (model.qk_norm == "qkv", "qk_norm 'qkv' is counted but doesn't run yet"),
-        (model.norm_type == "layernorm_plus_one", "norm_type 'layernorm_plus_one' is counted but doesn't run yet"),
-        (
-            model.mtp_layers > 0 and (model.positions == "learned" or model.embedding_norm),
-            "multi-token prediction with learned positions or a norm of the embedding is counted but doesn't run yet",
-        ),
-        (
-            model.mtp_layers > 0 and _last_parts(model) != ("attention", "experts" if model.moe else "dense"),
-            "multi-token prediction behind a last layer of another kind than its own is counted but doesn't run yet",
-        ),
-        (model.family not in RUNS, f"family '{model.family}' is counted but doesn't run yet"),
+        (model.family not in RUNS, f"family '{model.family}' is"),
     )
-    return next((text for holds, text in reasons if holds), None)
+    subject = next((text for holds, text in reasons if holds), None)
+    return subject and f"{subject} counted but {'do' if subject.endswith('are') else 'does'}n't run yet"

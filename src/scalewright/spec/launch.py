@@ -28,15 +28,11 @@ PATTERNS = {
     "setup": (rf"(?:{SIGN}|[\n\t])*", "shell without control characters"),
     "env": (r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name in letters, digits and _"),
     "env value": (r"[^\0\ud800-\udfff]*", "a value in UTF-8, without NUL"),
-    "partition": NAMES,
-    "account": NAMES,
-    "qos": NAMES,
-    "reservation": NAMES,
+    **dict.fromkeys(("partition", "account", "qos", "reservation"), NAMES),
     "constraint": (r"[\w.@%+:/=~,&|*!()\[\] -]+", "features: a100&ib, [rack1|rack2]; or labels: zone=a"),
     "exclude": (r"(?!-)[\w.,:/\[\]-]+", "names of nodes: gpu[01-04,7],login-1"),
     "gpu": (r"(?!-)[\w.@+:/=() -]+", "a kind: gpu:h100, nvidia.com/gpu, NVIDIA H100 80GB HBM3"),
-    "memory": SIZES,
-    "shared_memory": SIZES,
+    **dict.fromkeys(("memory", "shared_memory"), SIZES),
     "time_limit": (r"([0-9]+-)?[0-9]{1,3}(:[0-9]{2}){0,2}", "minutes, or [D-]HH:MM:SS"),
     "options": (rf"{SIGN}+", "an option in one line"),
 }
@@ -129,9 +125,7 @@ class LaunchSpec(Spec):
     @model_validator(mode="after")
     def _time_to_save(self) -> LaunchSpec:
         if self.limit_s is not None and self.limit_s <= self.save_before_s:
-            raise UserError(
-                f"time_limit {self.time_limit} is no longer than save_before_s {self.save_before_s}",
-                "launch",
-                "the run would leave after its first step: set save_before_s to what a save takes",
-            )
+            problem = f"time_limit {self.time_limit} is no longer than save_before_s {self.save_before_s}"
+            how = "the run would leave after its first step: set save_before_s to what a save takes"
+            raise UserError(problem, "launch", how)
         return self

@@ -99,45 +99,30 @@ class Layout(Spec):
         product = self.tp * self.pp * self.cp
         if self.devices % product:
             sizes = [(n, v) for n, v in (("tp", self.tp), ("pp", self.pp), ("cp", self.cp)) if v > 1]
-            parts = " x ".join(f"{n} {v}" for n, v in sizes)
+            parts = " x ".join(f"{n} {v}" for n, v in sizes) + (f" = {product}" if len(sizes) > 1 else "")
             axis, size = sizes[0]
             alone = f", or {axis} {nearest_divisor(self.devices, size)}" if len(sizes) == 1 else ""
-            raise UserError(
-                f"devices {self.devices} is not divisible by {parts}" + (f" = {product}" if " x " in parts else ""),
-                "layout",
-                f"use devices {max(1, round(self.devices / product)) * product}{alone}",
-            )
+            how = f"use devices {max(1, round(self.devices / product)) * product}{alone}"
+            raise UserError(f"devices {self.devices} is not divisible by {parts}", "layout", how)
         if self.dp % self.dp_replicate:
-            raise UserError(
-                f"dp_replicate {self.dp_replicate} does not divide dp {self.dp} (devices / (tp x pp x cp))",
-                "layout",
-                f"use dp_replicate {nearest_divisor(self.dp, self.dp_replicate)}",
-            )
+            problem = f"dp_replicate {self.dp_replicate} does not divide dp {self.dp} (devices / (tp x pp x cp))"
+            raise UserError(problem, "layout", f"use dp_replicate {nearest_divisor(self.dp, self.dp_replicate)}")
         expert_ranks = self.dp_shard * self.cp * self.tp
         if expert_ranks % (self.ep * self.etp):
-            raise UserError(
-                f"ep {self.ep} x etp {self.etp} does not divide dp_shard x cp x tp = {expert_ranks}",
-                "layout",
-                f"use ep {nearest_divisor(expert_ranks, self.ep)} and etp 1",
-            )
+            problem = f"ep {self.ep} x etp {self.etp} does not divide dp_shard x cp x tp = {expert_ranks}"
+            raise UserError(problem, "layout", f"use ep {nearest_divisor(expert_ranks, self.ep)} and etp 1")
         samples = self.micro_batch * self.dp
         if self.global_batch % samples:
-            raise UserError(
-                f"global_batch {self.global_batch} is not divisible by "
-                f"micro_batch {self.micro_batch} x dp {self.dp} = {samples}",
-                "layout",
-                f"use global_batch {max(1, round(self.global_batch / samples)) * samples}",
-            )
+            parts = f"micro_batch {self.micro_batch} x dp {self.dp} = {samples}"
+            how = f"use global_batch {max(1, round(self.global_batch / samples)) * samples}"
+            raise UserError(f"global_batch {self.global_batch} is not divisible by {parts}", "layout", how)
         if self.sp and self.tp == 1:
             raise UserError("sp is true but tp is 1", "layout", "use sp false")
         if self.pp == 1 and self.virtual_stages > 1:
             chunked = _is_chunked(self.schedule)
             key = f"schedule {self.schedule}" if chunked else f"virtual_stages {self.virtual_stages}"
-            raise UserError(
-                f"{key} needs a pipeline but pp is 1",
-                "layout",
-                "use schedule 1f1b and virtual_stages 1" + ("" if self.devices % 2 else ", or pp 2"),
-            )
+            how = "use schedule 1f1b and virtual_stages 1" + ("" if self.devices % 2 else ", or pp 2")
+            raise UserError(f"{key} needs a pipeline but pp is 1", "layout", how)
         return self
 
     def stated(self) -> dict[str, object]:
@@ -171,16 +156,8 @@ def _is_chunked(schedule: Any) -> bool:
 
 
 def _usual_zero(devices: int, pp: int, offload: Any) -> int:
-    """The default ZeRO stage.
-
-    0 on one device; 1 with a pipeline, since stage 3 would gather the parameters again for every micro-batch;
-    else 3. Offloaded parameters need 3.
-    """
-    if offload in ("parameters", "all"):
-        return 3
-    if devices == 1:
-        return 0
-    return 1 if pp > 1 else 3
+    # with a pipeline, stage 3 would gather the parameters again for every micro-batch; offloaded ones need it
+    return 3 if offload in ("parameters", "all") else 0 if devices == 1 else 1 if pp > 1 else 3
 
 
 def _check_recompute(value: Any) -> None:

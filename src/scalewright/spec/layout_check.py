@@ -8,27 +8,25 @@
     recompute       not with a backward in two halves; every k-th of at least k layers; inputs fit the budget
     offload         of parameters needs zero_stage 3: only what is sharded can be fetched piece by piece
 
-Every error names the two values in conflict and a fix (`layout_fix.py`) with which all checks
-pass.
-
-Fixes of an invalid layout: changes that are tried, the nearest first, and offered in the fewest words.
+Every error names the two values in conflict and a fix. Of each sort of fixes that a check has, the first is offered,
+nearest first, with which all checks pass, with the changes that must follow from it and in the fewest words:
 
     tp 3, 8 heads   ->   tp 2?  tp 4?  tp 1 with sp false? ...   ->   "use tp 2 with global_batch 8"
 
-A failed check has sorts of fixes. The first fix of each sort with which every check passes is offered, with
-the changes that must follow from it. Keys that a run file leaves null stay null.
+Keys that a run file leaves null stay null.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery, nearest_divisor
+from scalewright.spec.memory import offloads_parameters
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import stage_layers
 from scalewright.spec.recompute_budget import least_budget
@@ -38,31 +36,22 @@ from scalewright.spec.zigzag import chunks
 
 
 def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None, *, train: bool = False) -> None:
-    """Raises UserError when this model or this sequence length can't be split as the layout sets.
-
-    `train`: also when the layout can only be planned.
-    """
+    """Raises UserError when the layout can't cut this model or sequence; `train`: also when it can only be planned."""
     case = Case(layout, model, seq_len, train)
-    failure = first_problem(case, CHECKS)
-    if failure is not None:
+    if failure := _first_problem(case):
         index, problem = failure
-        raise UserError(problem.what, "layout", find_fix(case, CHECKS, index, problem))
+        raise UserError(problem.what, "layout", _find_fix(case, index, problem))
 
 
-def is_legal(layout: Layout, model: ModelSpec, seq_len: int | None = None) -> bool:
+def is_legal(layout: Layout, model: ModelSpec, seq_len: int | None = None, *, train: bool = False) -> bool:
     """Whether `check_layout` accepts the layout; faster where it doesn't, as no fix is looked for."""
-    return first_problem(Case(layout, model, seq_len, False), CHECKS) is None
-
-
-# -- tensor and expert parallelism ----------------------------------------------------------------
+    return _first_problem(Case(layout, model, seq_len, train)) is None
 
 
 def _tensor(case: Case) -> Problem | None:
-    conflict = _tensor_conflict(case.layout.tp, case.model)
-    if conflict is None:
-        return None
     tp, most = case.layout.tp, case.model.num_attention_heads
-    return Problem(conflict, lambda: [({"tp": size} for size in near(tp, most) if size != tp)])
+    conflict = _tensor_conflict(tp, case.model)
+    return Problem(conflict, lambda: [({"tp": size} for size in near(tp, most) if size != tp)]) if conflict else None
 
 
 def _tensor_conflict(tp: int, model: ModelSpec) -> str | None:
@@ -88,13 +77,12 @@ def _tensor_conflict(tp: int, model: ModelSpec) -> str | None:
 
 
 def _experts(case: Case) -> Problem | None:
-    layout, moe = case.layout, case.model.moe
-    ep, etp = layout.ep, layout.etp
-    for key, size in (("ep", ep), ("etp", etp)):
-        if size > 1 and moe is None:
-            return Problem(f"{key} {size} but this model has no experts", lambda: [[{"ep": 1, "etp": 1}]])
+    ep, etp, moe = case.layout.ep, case.layout.etp, case.model.moe
     if moe is None:
-        return None
+        if ep == etp == 1:
+            return None
+        axis = f"ep {ep}" if ep > 1 else f"etp {etp}"
+        return Problem(f"{axis} but this model has no experts", lambda: [[{"ep": 1, "etp": 1}]])
     if moe.num_experts % ep:
         divisor = nearest_divisor(moe.num_experts, ep)
         return Problem(
@@ -102,14 +90,9 @@ def _experts(case: Case) -> Problem | None:
             lambda: [({"ep": size} for size in (divisor, *near(ep, moe.num_experts)) if size != ep)],
         )
     if moe.moe_intermediate_size % etp:
-        return Problem(
-            f"moe_intermediate_size {moe.moe_intermediate_size} is not divisible by etp {etp}",
-            lambda: [({"etp": size} for size in near(etp, etp - 1))],
-        )
+        what = f"moe_intermediate_size {moe.moe_intermediate_size} is not divisible by etp {etp}"
+        return Problem(what, lambda: [({"etp": size} for size in near(etp, etp - 1))])
     return None
-
-
-# -- pipeline -------------------------------------------------------------------------------------
 
 
 def _stages(case: Case) -> Problem | None:
@@ -147,11 +130,11 @@ def _schedule_fixes(layout: Layout, micro_batches: int) -> list[Fixes]:
     """Other sizes, schedules and pipelines. `micro_batches`: a number that works; 0 if others are wrong."""
     kind, virtual_stages = layout.schedule, layout.virtual_stages
     plain, chunked = ("zb-h1", "zb-interleaved") if kind.startswith("zb-") else ("1f1b", "interleaved")
+    sibling: Fix = {"schedule": plain}
+    if virtual_stages > 1:
+        sibling = {"schedule": chunked, "virtual_stages": virtual_stages}
     others: list[Fix] = [{"schedule": "dualpipev"}] if find_kind(kind).both_ways else []
-    others.append(
-        {"schedule": plain} if virtual_stages == 1 else {"schedule": chunked, "virtual_stages": virtual_stages}
-    )
-    others.append({"schedule": "1f1b", "virtual_stages": 1})
+    others += [sibling, {"schedule": "1f1b", "virtual_stages": 1}]
     sizes: Fixes = [{"virtual_stages": v} for v in (1, 2) if v != virtual_stages]
     if micro_batches:
         sizes = [{"global_batch": micro_batches * layout.micro_batch * layout.dp}]
@@ -173,9 +156,6 @@ def _stage_layers(case: Case) -> Problem | None:
     return Problem(conflict, lambda: [[{"stage_layers": None}]]) if conflict else None
 
 
-# -- sequence, offload, recomputation -------------------------------------------------------------
-
-
 def _sequence(case: Case) -> Problem | None:
     layout, model, seq_len = case.layout, case.model, case.seq_len
     if layout.cp > 1 and layout.cp_kind == "ulysses" and model.num_attention_heads % (layout.tp * layout.cp):
@@ -192,20 +172,16 @@ def _sequence(case: Case) -> Problem | None:
     owners = [f"cp {layout.cp}"] if layout.cp > 1 else []
     owners += [f"sp over tp {layout.tp}"] if layout.sp else [f"routers on tp {layout.tp}"] if routes else []
     without: Fixes = [{"sp": False}] if layout.sp and not routes else []
-    return Problem(
-        f"seq_len {seq_len} is not divisible by the {split} parts that {' and '.join(owners)} cut it into",
-        lambda: [[{"seq_len": nearest}, {"seq_len": nearest + split}], without],
-    )
+    what = f"seq_len {seq_len} is not divisible by the {split} parts that {' and '.join(owners)} cut it into"
+    return Problem(what, lambda: [[{"seq_len": nearest}, {"seq_len": nearest + split}], without])
 
 
 def _offload(case: Case) -> Problem | None:
     layout = case.layout
-    if layout.offload in ("parameters", "all") and layout.zero_stage != 3:
-        return Problem(
-            f"offload {layout.offload} needs zero_stage 3 but it is {layout.zero_stage}",
-            lambda: [[{"zero_stage": 3}], [{"offload": "optimizer"}]],
-        )
-    return None
+    if not offloads_parameters(layout) or layout.zero_stage == 3:
+        return None
+    problem = f"offload {layout.offload} needs zero_stage 3 but it is {layout.zero_stage}"
+    return Problem(problem, lambda: [[{"zero_stage": 3}], [{"offload": "optimizer"}]])
 
 
 def _recompute(case: Case) -> Problem | None:
@@ -213,11 +189,9 @@ def _recompute(case: Case) -> Problem | None:
     plain = find_kind(layout.schedule).whole
     if case.train and layout.pp > 1 and plain is not None and layout.recompute != "none":
         virtual = layout.virtual_stages if plain == "interleaved" else 1
-        return Problem(
-            f"schedule {layout.schedule} splits each backward in two and recompute {_kind(layout)} "
-            "would run the blocks again for both",
-            lambda: [[{"schedule": plain, "virtual_stages": virtual}], [{"recompute": "none"}]],
-        )
+        reruns = f"recompute {_kind(layout)} would run the blocks again for both"
+        what = f"schedule {layout.schedule} splits each backward in two and {reruns}"
+        return Problem(what, lambda: [[{"schedule": plain, "virtual_stages": virtual}], [{"recompute": "none"}]])
     return None
 
 
@@ -227,10 +201,8 @@ def _recompute_size(case: Case) -> Problem | None:
         most = max(stage_layers(model, layout))
         if kind.every > most:
             owner = "a stage has" if layout.pp > 1 else "the model has"
-            return Problem(
-                f"recompute {_kind(layout)} is more than the {most} layers that {owner}",
-                lambda: [[{"recompute": {"every": most}}], [{"recompute": "none"}]],
-            )
+            what = f"recompute {_kind(layout)} is more than the {most} layers that {owner}"
+            return Problem(what, lambda: [[{"recompute": {"every": most}}], [{"recompute": "none"}]])
     if isinstance(kind, RecomputeBudget) and kind.budget > 0:
         least = least_budget(model, layout, case.seq_len or model.context)
         if kind.budget < least:
@@ -249,7 +221,7 @@ def _kind(layout: Layout) -> str:
 CHECKS = (_tensor, _experts, _stages, _schedule, _stage_layers, _sequence, _offload, _recompute, _recompute_size)
 
 
-Fix = dict[str, Any]  # changes of the layout's keys, or of seq_len
+Fix = Mapping[str, Any]  # changes of the layout's keys, or of seq_len
 Fixes = Iterable[Fix]  # fixes of one sort, nearest first
 MOST_TRIED = 400  # fixes of one sort, which may have a hundred thousand
 
@@ -278,31 +250,26 @@ class Problem:
     fixes: Callable[[], list[Fixes]]
 
 
-Check = Callable[[Case], Problem | None]
-
-
-def first_problem(case: Case, checks: Sequence[Check]) -> tuple[int, Problem] | None:
+def _first_problem(case: Case) -> tuple[int, Problem] | None:
     """The index of the first check that fails, and its problem; None when all pass."""
-    for index, check in enumerate(checks):
-        if (problem := check(case)) is not None:
-            return index, problem
-    return None
+    problems = ((index, problem) for index, check in enumerate(CHECKS) if (problem := check(case)) is not None)
+    return next(problems, None)
 
 
-def find_fix(case: Case, checks: Sequence[Check], index: int, problem: Problem) -> str:
+def _find_fix(case: Case, index: int, problem: Problem) -> str:
     """`use ...`: the first fix of each sort that passes all checks, else check `index`; two sorts at most."""
-    for needed in (len(checks), index + 1):
-        working = [fix for fixes in problem.fixes() if (fix := _first_working(case, checks, fixes, needed))]
+    for needed in (len(CHECKS), index + 1):
+        working = [fix for fixes in problem.fixes() if (fix := _first_working(case, fixes, needed))]
         if working:
             return "use " + ", or ".join(_words(case, fix) for fix in working[:2])
     return ""
 
 
-def _first_working(case: Case, checks: Sequence[Check], fixes: Fixes, needed: int) -> Fix | None:
+def _first_working(case: Case, fixes: Fixes, needed: int) -> Fix | None:
     """The first fix with which the first `needed` checks pass, among the nearest `MOST_TRIED`."""
     complete = (fix for start in fixes for fix in _completed(case, start))
     nearest = itertools.islice(complete, MOST_TRIED)
-    return next((fix for fix in nearest if _passed(case, checks, fix) >= needed), None)
+    return next((fix for fix in nearest if _passed(case, fix) >= needed), None)
 
 
 def _completed(case: Case, fix: Fix) -> Iterator[Fix]:
@@ -320,13 +287,13 @@ def _completed(case: Case, fix: Fix) -> Iterator[Fix]:
         yield {**full, "global_batch": 2 * sizes["pp"] * samples}
 
 
-def _passed(case: Case, checks: Sequence[Check], fix: Fix) -> int:
+def _passed(case: Case, fix: Fix) -> int:
     """The number of checks that pass with a fix, before the first that fails."""
     try:
-        failure = first_problem(case.with_fix(fix), checks)
+        failure = _first_problem(case.with_fix(fix))
     except UserError:
         return 0
-    return len(checks) if failure is None else failure[0]
+    return len(CHECKS) if failure is None else failure[0]
 
 
 def _words(case: Case, fix: Fix) -> str:

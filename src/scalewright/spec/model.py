@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from scalewright.spec.base import Spec
+from scalewright.spec.base import Spec, from_keys
 from scalewright.spec.errors import UserError
 
 # swiglu_clamped: gpt-oss; model/mlp.py has its formula and constants
@@ -233,12 +233,9 @@ class ModelSpec(Spec):
     deltanet: DeltaNet | None = None
     mtp_layers: int = Field(0, ge=0, le=10_000)  # modules of multi-token prediction; `total` leaves them out
 
-    @model_validator(mode="before")
-    @classmethod
+    @from_keys
     def _derive(cls, data: Any) -> Any:
         """Fills the nulls, so that a resolved spec has none."""
-        if not isinstance(data, dict):
-            return data
         data = {key: value for key, value in data.items() if value != "" or key not in ("name", "family")}
         heads, hidden = data.get("num_attention_heads"), data.get("hidden_size")
         if data.get("num_key_value_heads") is None:
@@ -248,11 +245,8 @@ class ModelSpec(Spec):
                 latent = mla if isinstance(mla, MLA) else MLA.parse(mla, "model.mla")
                 data["head_dim"] = latent.qk_nope_head_dim + latent.qk_rope_head_dim
             elif hidden % heads:
-                raise UserError(
-                    f"hidden_size {hidden} is not divisible by num_attention_heads {heads}",
-                    "model",
-                    f"use hidden_size {max(1, round(hidden / heads)) * heads}, or set head_dim",
-                )
+                how = f"use hidden_size {max(1, round(hidden / heads)) * heads}, or set head_dim"
+                raise UserError(f"hidden_size {hidden} is not divisible by num_attention_heads {heads}", "model", how)
             else:
                 data["head_dim"] = hidden // heads
         if data.get("positions") == "learned" and not data.get("learned_positions"):
@@ -266,7 +260,6 @@ class ModelSpec(Spec):
         return self
 
     def _problems(self) -> Iterator[tuple[str, str]]:
-        """What is wrong, and how to fix it."""
         heads, kv = self.num_attention_heads, self.kv_heads
         if heads % kv:
             best = min((n for n in range(1, heads + 1) if heads % n == 0), key=lambda n: abs(n - kv))
@@ -365,8 +358,7 @@ class ModelSpec(Spec):
 
     def window(self, layer: int) -> int | None:
         """Keys that a query of this layer attends to; None = all before it."""
-        sliding = self.window_pattern[layer % len(self.window_pattern)]
-        return self.sliding_window if sliding else None
+        return self.sliding_window if self.window_pattern[layer % len(self.window_pattern)] else None
 
     def has_rope(self, layer: int) -> bool:
         """Whether this layer applies RoPE to its queries and keys."""

@@ -40,23 +40,19 @@ def operators(
     `seq_len` is null for the model's context. `attention="unfused"` writes its scores to memory; `kernels`:
     which kernels run, as they keep different tensors.
     """
-    layout, seq_len = layout or Layout(), seq_len or model.context
     layers = range(model.num_hidden_layers) if layers is None else layers
-    s = sizes(layout, seq_len, attention, kernels)
-    ops: list[Operator] = []
-    if layers.start == 0:
-        ops += block.before(model, s)
-    for layer in layers:
-        ops += block.block(model, s, layer)
-    if layers.stop == model.num_hidden_layers:
-        ops += block.after(model, s)
-        ops += _predictions(model, s) if mtp else []
-    return tuple(ops)
+    s = sizes(layout or Layout(), seq_len or model.context, attention, kernels)
+    first, last = _ends(model, s, layers, mtp)
+    return (*first, *(operator for layer in layers for operator in block.block(model, s, layer)), *last)
 
 
-def _predictions(model: ModelSpec, s: Sizes) -> list[Operator]:
-    """The operators of all modules of multi-token prediction."""
-    return [o for index in range(model.mtp_layers) for o in block.multi_token(model, s, index)]
+def _ends(model: ModelSpec, s: Sizes, layers: range, mtp: bool) -> tuple[list[Operator], list[Operator]]:
+    """The operators before a stage's blocks, and those behind: of the first stage, and of the last."""
+    first = list(block.before(model, s)) if layers.start == 0 else []
+    if layers.stop != model.num_hidden_layers:
+        return first, []
+    depths = range(model.mtp_layers if mtp else 0)
+    return first, [*block.after(model, s), *(o for depth in depths for o in block.multi_token(model, s, depth))]
 
 
 def operator_groups(
@@ -72,15 +68,9 @@ def operator_groups(
     """`operators`, each kind of block once with its number of layers: the same sums, much faster."""
     layers = range(model.num_hidden_layers) if layers is None else layers
     s = sizes(layout, seq_len, attention, kernels)
-    groups: list[tuple[Operator, int]] = []
-    if layers.start == 0:
-        groups += [(o, 1) for o in block.before(model, s)]
-    for group in by_kind(model, layers):
-        groups += [(o, len(group)) for o in block.block(model, s, group[0])]
-    if layers.stop == model.num_hidden_layers:
-        groups += [(o, 1) for o in block.after(model, s)]
-        groups += [(o, 1) for o in _predictions(model, s)] if mtp else []
-    return tuple(groups)
+    first, last = _ends(model, s, layers, mtp)
+    blocks = [(o, len(group)) for group in by_kind(model, layers) for o in block.block(model, s, group[0])]
+    return (*((o, 1) for o in first), *blocks, *((o, 1) for o in last))
 
 
 @lru_cache(maxsize=256)
@@ -96,8 +86,6 @@ def by_kind(model: ModelSpec, layers: Iterable[int]) -> list[list[int]]:
         kinds.setdefault(model.kind(layer), []).append(layer)
     return list(kinds.values())
 
-
-# -- activations ----------------------------------------------------------------------------------
 
 Kept = Recompute | Literal["core"]
 
@@ -120,9 +108,8 @@ def activation_bytes(
     kind: Kept = layout.recompute if recompute is None else recompute
     layers = range(model.num_hidden_layers) if layers is None else layers
     s = sizes(layout, seq_len, attention, kernels)
-    outside = list(block.before(model, s)) if layers.start == 0 else []
-    outside += block.after(model, s) if layers.stop == model.num_hidden_layers else []
-    total = sum(o.saved for o in outside)
+    first, last = _ends(model, s, layers, mtp=False)
+    total = sum(o.saved for o in (*first, *last))
     for group in by_kind(model, layers):
         ops = tuple(block.block(model, s, group[0]))
         rerun = sum(is_rerun(kind, layer - layers.start) for layer in group)
@@ -152,7 +139,6 @@ def is_rerun(kind: Kept, index: int) -> bool:
 
 
 def _kept(model: ModelSpec, s: Sizes, layer: int, ops: Iterable[Operator], kind: Kept) -> float:
-    """Bytes that a recomputing block keeps."""
     if kind == "core":
         return sum(o.saved - o.saved_core for o in ops)
     if kind == "selective":

@@ -65,10 +65,9 @@ class Optimizer:
 
     def state_bytes(self, tensor: TensorSpec, elements: int) -> int:
         """Bytes of all states of a tensor, of which a rank holds so many numbers."""
-        by_matrix = self.outer_states is not None
         if self.outer_states is not None and not is_matrix(tensor):
             return FP32 * len(self.outer_states) * elements + self.step_bytes
-        counter = 0 if by_matrix else self.step_bytes
+        counter = self.step_bytes if self.outer_states is None else 0
         if prod(tensor.shape) < self.least:
             return FP32 * len(self.states) * elements + counter
         scales = -(-elements // self.block) if self.block else 0
@@ -77,82 +76,45 @@ class Optimizer:
 
 _RECORDS = (
     Optimizer(
-        name="adamw",
-        written="adamw",
-        states=("exp_avg", "exp_avg_sq"),
-        step_bytes=4,
-        update=28,
+        name="adamw", written="adamw", states=("exp_avg", "exp_avg_sq"), step_bytes=4, update=28,
         source="Loshchilov & Hutter 2019, algorithm 2; torch.optim.AdamW(fused=True): one kernel reads the "
         "gradient, reads and writes the weight and both moments; an fp32 a tensor counts its steps",
     ),
     Optimizer(
-        name="adamw_bf16",
-        written="adamw_bf16",
-        states=("exp_avg", "exp_avg_sq"),
-        width=2,
-        step_bytes=4,
-        update=304,
-        flag=20,
-        scratch=20,
-        at_once=CHUNK,
+        name="adamw_bf16", written="adamw_bf16", states=("exp_avg", "exp_avg_sq"), width=2, step_bytes=4,
+        update=304, flag=20, scratch=20, at_once=CHUNK,
         source="Loshchilov & Hutter 2019; stochastic rounding: Gupta et al. 2015, arXiv 1502.02551, eq. 1; "
         "counted in train/packed_adamw.py and rounding.py: unpacking 12, the update 96, noise 120, rounding "
         "76; the flag selects states (12) and the update (8)",
     ),
     Optimizer(
-        name="adamw_8bit",
-        written="adamw_8bit",
-        states=("exp_avg", "exp_avg_sq"),
-        width=1,
-        block=256,
-        least=4096,
-        step_bytes=4,
-        update=192,
-        flag=10,
-        scratch=18,
-        at_once=CHUNK,
+        name="adamw_8bit", written="adamw_8bit", states=("exp_avg", "exp_avg_sq"), width=1, block=256, least=4096,
+        step_bytes=4, update=192, flag=10, scratch=18, at_once=CHUNK,
         source="Dettmers et al. 2022, arXiv 2110.02861, §2: dynamic tree levels, a scale a block; blocks of "
         "256 as torchao's; counted in train/packed_adamw.py and quantize.py: unpacking 42, the update 96, "
         "packing 54; the flag selects codes (2) and the update (8)",
     ),
     Optimizer(
-        name="lion",
-        written="lion",
-        states=("exp_avg",),
-        update=52,
-        flag=20,
-        scratch=4,
+        name="lion", written="lion", states=("exp_avg",), update=52, flag=20, scratch=4,
         source="Chen et al. 2023, algorithm 2; counted in train/optimizer.py: decay 8, update 12, sign 8, "
         "weight 12, momentum 12; the flag replaces gradients (12) and scales updates (8), which are tensors",
     ),
     Optimizer(
-        name="muon",
-        written="muon",
-        states=("momentum_buffer",),
-        outer_states=("exp_avg", "exp_avg_sq"),
-        step_bytes=4,
-        update=56,
-        flag=12,
-        scratch=6,
+        name="muon", written="muon", states=("momentum_buffer",), outer_states=("exp_avg", "exp_avg_sq"),
+        step_bytes=4, update=56, flag=12, scratch=6,
         source="Liu et al. 2025, arXiv 2502.16982; counted in train/muon.py: momentum 12, Nesterov 12, "
         "decay 8, the scaled update 12, weight 12; the flag replaces gradients (12); products apart",
     ),
     Optimizer(
-        name="momentum",
-        written="sgd",
-        states=("momentum_buffer",),
-        update=20,
+        name="momentum", written="sgd", states=("momentum_buffer",), update=20,
         source="torch.optim.SGD(momentum, fused=True): one kernel reads the gradient, reads and writes the "
         "weight and its buffer",
     ),
     Optimizer(
-        name="sgd",
-        written="sgd",
-        states=(),
-        update=12,
+        name="sgd", written="sgd", states=(), update=12,
         source="torch.optim.SGD(fused=True): one kernel reads the gradient, reads and writes the weight",
     ),
-)
+)  # fmt: skip
 OPTIMIZERS = {record.name: record for record in _RECORDS}
 ADAMW = OPTIMIZERS["adamw"]  # a run's default, and the optimizer of the runs that constants are fitted on
 

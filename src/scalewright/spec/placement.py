@@ -36,9 +36,8 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 class Split:
     """One cut of a tensor along `dim`, over the ranks of `axis`, into `parts` of ceil(size / parts).
 
-    With fewer parts than ranks, neighbouring ranks hold copies (KV heads under a larger tp). `even`: every
-    rank's local tensor has the full ceil(size / parts), padded; else the last parts are smaller or empty,
-    as `torch.chunk` cuts.
+    With fewer parts than ranks, neighbouring ranks hold copies (KV heads under a larger tp). `even`: every rank's local
+    tensor has the full ceil(size / parts), padded; else the last parts are smaller or empty, as `torch.chunk` cuts.
     """
 
     axis: str
@@ -74,7 +73,8 @@ def _place(tensor: TensorSpec, layout: Layout, kv_heads: int, stage_of: Mapping[
     splits = list(_model_splits(tensor, layout, kv_heads))
     copies, grad_sum = ["dp_replicate"], []
     shard_axis = "efsdp" if expert else "fsdp"
-    shard_size = _efsdp(layout) if expert else layout.dp_shard * layout.cp
+    dense_shards = layout.dp_shard * layout.cp
+    shard_size = dense_shards * layout.tp // (layout.ep * layout.etp) if expert else dense_shards
     if layout.zero_stage == 0:
         copies.append(shard_axis)
     elif shard_size > 1 and is_sharded(layout):
@@ -118,10 +118,6 @@ def _model_splits(tensor: TensorSpec, layout: Layout, kv_heads: int) -> Iterable
             yield Split("tp", 0, min(layout.tp, kv_heads))
 
 
-def _efsdp(layout: Layout) -> int:
-    return layout.dp_shard * layout.cp * layout.tp // (layout.ep * layout.etp)
-
-
 def _stages(tensor: TensorSpec, layout: Layout, stage_of: Mapping[int, int]) -> tuple[int, ...]:
     last = layout.stages - 1
     if tensor.layer < 0:
@@ -145,12 +141,21 @@ def _pp_ranks(stages: Iterable[int], layout: Layout) -> tuple[int, ...]:
 def box(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> Box:
     """The rank's part of the true tensor: (offsets, sizes), clipped; a size of 0 means empty.
 
-    `coords` and `sizes` are the rank's index and the number of ranks along every axis (`Grid.coords`,
-    `Grid.size_of`).
+    `coords` and `sizes` are the rank's index and the number of ranks along every axis (`Grid.coords`, `Grid.size_of`).
     """
-    offsets = [0] * len(placement.tensor.shape)
-    ends = list(placement.tensor.shape)
-    spans = list(placement.tensor.shape)  # padded length that the next cut divides
+    offsets, ends, _ = _cut(placement, coords, sizes)
+    return tuple(offsets), tuple(end - start for start, end in zip(offsets, ends, strict=True))
+
+
+def local_shape(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of the tensor that the rank allocates: its box plus the padding of even cuts."""
+    return tuple(_cut(placement, coords, sizes)[2])
+
+
+def _cut(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[list[int], ...]:
+    """A rank's offsets and ends in the true tensor, and its padded lengths, which each cut divides further."""
+    offsets, ends = [0] * len(placement.tensor.shape), list(placement.tensor.shape)
+    spans = list(placement.tensor.shape)
     for split in placement.splits:
         part = coords[split.axis] * split.parts // sizes[split.axis]
         length = -(-spans[split.dim] // split.parts)
@@ -158,17 +163,7 @@ def box(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int
         offsets[split.dim] = min(start, ends[split.dim])
         ends[split.dim] = min(start + length, ends[split.dim])
         spans[split.dim] = length if split.even else max(0, min(length, spans[split.dim] - part * length))
-    return tuple(offsets), tuple(end - start for start, end in zip(offsets, ends, strict=True))
-
-
-def local_shape(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of the tensor that the rank allocates: its box plus the padding of even cuts."""
-    shape = list(placement.tensor.shape)
-    for split in placement.splits:
-        part = coords[split.axis] * split.parts // sizes[split.axis]
-        length = -(-shape[split.dim] // split.parts)
-        shape[split.dim] = length if split.even else max(0, min(length, shape[split.dim] - part * length))
-    return tuple(shape)
+    return offsets, ends, spans
 
 
 def pad(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -187,9 +182,7 @@ def copies(placement: Placement, sizes: Mapping[str, int]) -> int:
 
 def stage_layers(model: ModelSpec, layout: Layout) -> tuple[int, ...]:
     """Layers of every pipeline stage: `layout.stage_layers`, or a cut that balances weights per stage."""
-    if layout.stage_layers is not None:
-        return layout.stage_layers
-    return balanced_layers(model, layout.stages)
+    return balanced_layers(model, layout.stages) if layout.stage_layers is None else layout.stage_layers
 
 
 @lru_cache(maxsize=1024)
@@ -213,8 +206,7 @@ def balanced_layers(model: ModelSpec, stages: int) -> tuple[int, ...]:
 def balance(cost: list[float], stages: int) -> tuple[int, ...]:
     """Cuts a row of costs into `stages` runs of at least one, so that the largest cost is minimal.
 
-    Among equal cuts the most even one: early stages hold the most activations, and shouldn't hold the most
-    layers too.
+    Among equal cuts the most even one: early stages hold the most activations, and shouldn't hold the most layers too.
 
     best[s][n] = min over k of best[s-1][k] and items k..n, by (largest run, sum of the runs' squares)
     """
@@ -255,10 +247,5 @@ def _best_cuts(cost: tuple[float, ...], stage: int) -> _Cuts:
 
 def _stage_of_layer(model: ModelSpec, layout: Layout) -> dict[int, int]:
     """The stage of every layer; what is numbered after the last layer is on the last stage."""
-    stage_of, layer = {}, 0
-    for stage, count in enumerate(stage_layers(model, layout)):
-        for _ in range(count):
-            stage_of[layer] = stage
-            layer += 1
-    stage_of[model.num_hidden_layers] = layout.stages - 1
-    return stage_of
+    stages = [stage for stage, count in enumerate(stage_layers(model, layout)) for _ in range(count)]
+    return dict(enumerate(stages)) | {model.num_hidden_layers: layout.stages - 1}

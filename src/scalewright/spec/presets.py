@@ -2,16 +2,11 @@
 
     llama-3.1-8b                    a preset (`scalewright presets models`), its Hugging Face id, or an alias
     path/to/config.json, a folder   a Hugging Face config
-    hf:org/name                     its config.json, the only file that is fetched
+    hf:org/name, hf:org/name@v1     its config.json, the only file that is fetched; @ a branch, tag or commit
     model.yaml, {a dict}            this package's own keys, or a config.json's
 
 Presets are data (`spec/presets/models/*.yaml`): mostly the config.json of a family, with the parameter counts
 that its makers published. A test compares every count with them.
-
-One small file from the Hugging Face Hub: a model's config.json, over https, by the standard library.
-
-hf:org/name            the main branch
-hf:org/name@revision   a branch, tag or commit
 """
 
 from __future__ import annotations
@@ -72,8 +67,7 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
     name = str(source)
     if name.startswith("hf:"):
         return read_huggingface(fetch_config(name[3:]), name, name[3:].split("@")[0].rpartition("/")[2])
-    preset_id = _names().get(name.lower()) if isinstance(source, str) else None
-    if preset_id is not None:
+    if isinstance(source, str) and (preset_id := _names().get(name.lower())) is not None:
         return preset(preset_id).spec
     path = Path(source).expanduser()
     if path.exists() or path.suffix in (".json", ".yaml", ".yml"):
@@ -126,13 +120,11 @@ def stored_elements(spec: ModelSpec, extra: Iterable[str]) -> int:
 
 
 @lru_cache(maxsize=1)
-def _entries() -> dict[str, dict[str, Any]]:
+def _entries() -> dict[str, Mapping[str, Any]]:
     """The presets' data by id; read with libyaml where installed, which is ten times faster."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    entries: dict[str, dict[str, Any]] = {}
-    for path in sorted(FOLDER.glob("*.yaml")):
-        entries |= yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
-    return entries
+    texts = [path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.yaml"))]
+    return {name: entry for text in texts for name, entry in yaml.load(text, Loader=loader).items()}
 
 
 @lru_cache(maxsize=1)
@@ -149,10 +141,11 @@ def _names() -> dict[str, str]:
 def _from_path(path: Path) -> ModelSpec:
     """A config.json, a folder that holds one (or a checkpoint's manifest), or a YAML file of our own keys."""
     if path.is_dir():
-        if (path / "config.json").is_file():
-            return _from_keys(_read_json(inside(path, "config.json")), str(path / "config.json"), path.resolve().name)
-        if (path / "manifest.json").is_file():
-            return _from_keys(_read_json(inside(path, "manifest.json")).get("model"), str(path / "manifest.json"), None)
+        config, manifest = path / "config.json", path / "manifest.json"
+        if config.is_file():
+            return _from_keys(_read_json(inside(path, config.name)), str(config), path.resolve().name)
+        if manifest.is_file():
+            return _from_keys(_read_json(inside(path, manifest.name)).get("model"), str(manifest), None)
         raise UserError("this folder holds no config.json", str(path), "give the folder of a Hugging Face model")
     if path.suffix == ".json":
         name = path.resolve().parent.name if path.name == "config.json" else path.stem
@@ -201,11 +194,8 @@ def fetch_config(repository: str, timeout_s: float = 20.0) -> dict[str, object]:
     except urllib.error.HTTPError as error:
         raise _refused(error.code, where) from None
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot fetch config.json: {getattr(error, 'reason', None) or error}",
-            where,
-            "check the network, or download config.json yourself and give its path",
-        ) from None
+        how = "check the network, or download config.json yourself and give its path"
+        raise UserError(f"cannot fetch config.json: {getattr(error, 'reason', None) or error}", where, how) from None
     if not isinstance(content, dict):
         raise UserError("its config.json is not a JSON object", where, "give another model")
     return content

@@ -1,12 +1,4 @@
-"""The operator record, a rank's sizes, and the operators that blocks are built of: products and norms.
-
-    rows   R = micro_batch * seq_len / cp           tokens inside attention and MLP
-    stream N = R / tp with sequence parallelism     tokens where norms and residuals work
-    column linear  [R, in] x [out/tp, in]           row linear  [R, in/tp] x [out, in/tp]
-
-The parts built of them: `block.py` (attention, MLP, experts), `mixers.py` (Mamba-2, DeltaNet).
-
-Operators of token mixers other than attention: Mamba-2 and Gated DeltaNet.
+"""The operator record, a rank's sizes, and what blocks (block.py) are built of: products, norms, Mamba-2 and DeltaNet.
 
     Mamba-2     z, x, B, C, dt = projections;  x, B, C = conv;  y = scan;  o(norm(y * silu(z)))
     DeltaNet    q, k, v, z, b, a = projections;  q, k, v = conv;  y = scan;  o(norm(y) * silu(z))
@@ -29,8 +21,8 @@ from scalewright.spec.model import DeltaNet, Mamba, ModelSpec
 from scalewright.spec.tensors import TensorSpec, block_tensors, outer_tensors
 
 OperatorKind = Literal[
-    "embedding", "norm", "linear", "rope", "attention", "activation", "residual",
-    "router", "dispatch", "grouped_linear", "combine", "head", "loss", "scan",
+    "embedding", "norm", "linear", "rope", "attention", "activation", "residual", "router", "dispatch",
+    "grouped_linear", "combine", "head", "loss", "scan",
 ]  # fmt: skip
 Attention = Literal["fused", "unfused"]
 # fused: one kernel for each norm and gated activation; cuda, cpu: PyTorch's own kernels on that device.
@@ -95,14 +87,8 @@ def sizes(
 ) -> Sizes:
     """The sizes that a layout gives a micro-batch of sequences of `seq_len`."""
     width = 4 if layout.precision in ("fp32", "tf32") else 2
-    sp = layout.sp
-    return Sizes(
-        layout.micro_batch, seq_len, layout.tp, sp, layout.cp, layout.ep, layout.etp, width, attention,
-        kernels, documents,
-    )  # fmt: skip
-
-
-# -- products, norms, activations ------------------------------------------------------------------
+    axes = (layout.tp, layout.sp, layout.cp, layout.ep, layout.etp)
+    return Sizes(layout.micro_batch, seq_len, *axes, width, attention, kernels, documents)
 
 
 def matmul(
@@ -148,16 +134,14 @@ def norm(
 
 
 def weights_of(m: ModelSpec, owner: str) -> tuple[TensorSpec, ...]:
+    """The tensors of a module: `layers.3.attention.q.weight` of `layers.3.attention.q`."""
     layer = int(owner.split(".")[1]) if owner.startswith("layers.") else None
     return _by_owner(m, layer).get(owner, ())
 
 
 @lru_cache(maxsize=4096)
 def _by_owner(m: ModelSpec, layer: int | None) -> dict[str, tuple[TensorSpec, ...]]:
-    """Tensors of a block (None: outside blocks) by the module that owns them.
-
-    `layers.3.attention.q.weight` is under `layers.3.attention.q`.
-    """
+    """Tensors of a block (None: outside blocks) by the module that owns them."""
     groups: dict[str, list[TensorSpec]] = {}
     for tensor in outer_tensors(m) if layer is None else block_tensors(m, layer):
         groups.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)

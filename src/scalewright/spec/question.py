@@ -100,10 +100,9 @@ class Question:
 
     def with_length(self, seq_len: int) -> Question:
         """The same run with sequences of so many tokens."""
-        data = self.run.data
-        if not isinstance(data, DataSpec):
+        if not isinstance(self.run.data, DataSpec):
             return replace(self, length=seq_len)
-        data = data.model_copy(update={"seq_len": seq_len})
+        data = self.run.data.model_copy(update={"seq_len": seq_len})
         return replace(self, run=self.run.model_copy(update={"data": data}), length=None)
 
     def resized(self, devices: int | None = None, global_batch: int | None = None) -> Question:

@@ -4,11 +4,10 @@
     maximise   sum of FLOPs(S)                                        not redone in the backward
     so that    bytes(block input) + sum of bytes(S) <= budget x bytes that `none` keeps
 
-A kept output costs its bytes; everything else (norms, rotary turns, activations) is redone from the kept ones
-and costs memory traffic, hardly FLOPs. A block has at most some fifteen products, so that
-extending a Pareto front of sets (bytes, FLOPs) gives the exact optimum. Budget 1 keeps all that
-`none` keeps, 0 the block's input alone (`full`). The trainer executes (`parallel/recompute.py`) the same choice
-that the planner prices.
+A kept output costs its bytes; everything else (norms, rotary turns, activations) is redone from the kept ones and costs
+memory traffic, hardly FLOPs. A block has at most some fifteen products, so that extending a Pareto front of sets
+(bytes, FLOPs) gives the exact optimum. Budget 1 keeps all that `none` keeps, 0 the block's input alone (`full`). The
+trainer executes (`parallel/recompute.py`) the same choice that the planner prices.
 """
 
 from __future__ import annotations
@@ -47,13 +46,12 @@ def products(model: ModelSpec, layer: int = 0) -> tuple[str, ...]:
 
 def least_budget(model: ModelSpec, layout: Layout, seq_len: int) -> float:
     """The share of the blocks' inputs in the bytes that `none` keeps: the lowest budget above 0."""
-    s = sizes(layout, seq_len)
     layers = {model.kind(n): n for n in range(model.num_hidden_layers)}
-    choices = [choose(model, s, layer, 0.0) for layer in layers.values()]
+    choices = [choose(model, sizes(layout, seq_len), layer, 0.0) for layer in layers.values()]
     return max(choice.bytes / choice.none_bytes for choice in choices)
 
 
-# -- the knapsack ---------------------------------------------------------------------------------
+_Set = tuple[float, float, tuple[Operator, ...]]  # bytes and FLOPs of outputs that are kept
 
 
 @lru_cache(maxsize=4096)
@@ -64,17 +62,16 @@ def choose(model: ModelSpec, s: Sizes, layer: int, budget: float) -> Choice:
     costly = [o for o in ops if o.flops]
     if budget >= 1:
         return Choice(frozenset(_name(o) for o in costly), True, none, none, 0.0, 0.0)
-    front: list[tuple[float, float, tuple[Operator, ...]]] = [(0.0, 0.0, ())]
+    front: list[_Set] = [(0.0, 0.0, ())]
     for operator in _candidates(s, ops):
-        price = _price(operator)
+        # attention's core comes with the logarithms of its softmax
+        price = operator.saved if operator.kind in ("attention", "scan") else operator.written
         extended = [(b + price, f + operator.flops_causal, (*kept, operator)) for b, f, kept in front]
         front = _best(front + [c for c in extended if inputs + c[0] <= budget * none])
     size, _, kept = front[-1]
     redone = [o for o in costly if o not in kept]
-    return Choice(
-        frozenset(_name(o) for o in kept), False, inputs + size, none,
-        sum(o.flops for o in redone), sum(o.flops_causal for o in redone),
-    )  # fmt: skip
+    names, causal = frozenset(_name(o) for o in kept), sum(o.flops_causal for o in redone)
+    return Choice(names, False, inputs + size, none, sum(o.flops for o in redone), causal)
 
 
 def _candidates(s: Sizes, ops: tuple[Operator, ...]) -> list[Operator]:
@@ -87,14 +84,9 @@ def _candidates(s: Sizes, ops: tuple[Operator, ...]) -> list[Operator]:
     return candidates[:-1] if ops[-1].kind == "residual" and ops[-2] is candidates[-1] else candidates
 
 
-def _price(operator: Operator) -> float:
-    """Bytes of keeping an operator's output; attention's core comes with the logarithms of its softmax."""
-    return operator.saved if operator.kind in ("attention", "scan") else operator.written
-
-
-def _best(sets: list[tuple[float, float, tuple[Operator, ...]]]) -> list[tuple[float, float, tuple[Operator, ...]]]:
+def _best(sets: list[_Set]) -> list[_Set]:
     """The Pareto front: sets that save more FLOPs than all smaller sets, by rising bytes."""
-    front: list[tuple[float, float, tuple[Operator, ...]]] = []
+    front: list[_Set] = []
     for candidate in sorted(sets, key=lambda c: (c[0], -c[1])):
         if not front or candidate[1] > front[-1][1]:
             front.append(candidate)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from scalewright.spec.base import Spec, parse_yaml, read_yaml
+from scalewright.spec.base import Spec, from_keys, parse_yaml, read_yaml
 from scalewright.spec.compress import Compress, read_compress
 from scalewright.spec.deepspeed import check_options
 from scalewright.spec.diloco import DilocoSpec
@@ -60,12 +60,8 @@ class DataSpec(Spec):
     packing: bool = True
     document_mask: bool = True
 
-    @model_validator(mode="before")
-    @classmethod
+    @from_keys
     def _bare_paths(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        data = dict(data)
         for key in ("train", "valid"):
             if key in data:
                 data[key] = _sources(data[key])
@@ -79,21 +75,15 @@ class DataSpec(Spec):
     def missing(self) -> list[str]:
         """The training sources that don't exist; a source may be a path without its suffix."""
         paths = {source.path: Path(source.path).expanduser() for source in self.train}
-        return [
-            source
-            for source, path in paths.items()
-            if not any(Path(f"{path}{suffix}").exists() for suffix in ("", ".bin", ".idx"))
-        ]
+        suffixes = ("", ".bin", ".idx")
+        return [source for source, path in paths.items() if not any(Path(f"{path}{end}").exists() for end in suffixes)]
 
 
 def _sources(value: Any) -> Any:
-    if value is None:
-        return ()
-    if isinstance(value, (str, dict)):
-        value = [value]
-    if isinstance(value, (list, tuple)):
-        return tuple({"path": item} if isinstance(item, str) else item for item in value)
-    return value
+    items = [] if value is None else [value] if isinstance(value, (str, dict)) else value
+    if not isinstance(items, (list, tuple)):
+        return value
+    return tuple({"path": item} if isinstance(item, str) else item for item in items)
 
 
 MOST_RATE = 1e6  # of rates and weights of a loss: a factor above any use, and far below overflow
@@ -141,11 +131,9 @@ class TimeoutsSpec(Spec):
     @model_validator(mode="after")
     def _order(self) -> TimeoutsSpec:
         if self.steady_s > self.start_s:
-            raise UserError(
-                f"steady_s {self.steady_s:g} is longer than start_s {self.start_s:g}",
-                "train.timeouts",
-                f"the start takes longest: set steady_s to at most {self.start_s:g}",
-            )
+            problem = f"steady_s {self.steady_s:g} is longer than start_s {self.start_s:g}"
+            how = f"the start takes longest: set steady_s to at most {self.start_s:g}"
+            raise UserError(problem, "train.timeouts", how)
         return self
 
 
@@ -173,16 +161,14 @@ class TrainSpec(Spec):
     timeouts: TimeoutsSpec = TimeoutsSpec()
     guard: GuardSpec = GuardSpec()
 
-    @model_validator(mode="before")
-    @classmethod
+    @from_keys
     def _one_length(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            if data.get("steps") is not None and data.get("tokens") is not None:
-                raise UserError("steps and tokens are both given", "train", "keep one of them")
-            if data.get("steps") is None and data.get("tokens") is None:
-                data = {**data, "steps": 1000}
-            if "compress" in data:
-                data = {**data, "compress": read_compress(data["compress"])}
+        if data.get("steps") is not None and data.get("tokens") is not None:
+            raise UserError("steps and tokens are both given", "train", "keep one of them")
+        if data.get("steps") is None and data.get("tokens") is None:
+            data["steps"] = 1000
+        if "compress" in data:
+            data["compress"] = read_compress(data["compress"])
         return data
 
 
@@ -219,13 +205,9 @@ class TrackSpec(Spec):
     tensorboard: bool = False
     wandb: bool | WandbSpec = False
 
-    @model_validator(mode="before")
-    @classmethod
+    @from_keys
     def _pick_branches(cls, data: Any) -> Any:
         """Parses each union as one branch, so that an error is about that branch."""
-        if not isinstance(data, dict):
-            return data
-        data = dict(data)
         branches: dict[str, type[Spec]] = {"mlflow": MlflowSpec, "wandb": WandbSpec}
         for key, spec in branches.items():
             value = data.get(key)
@@ -281,13 +263,9 @@ class RunSpec(Spec):
     allow_changes: tuple[Literal["data", "tokenizer", "seed", "model"], ...] = ()  # on a resume
     environment: dict[str, Any] | None = None  # written by `train`: versions, git state, machine of the run
 
-    @model_validator(mode="before")
-    @classmethod
+    @from_keys
     def _pick_branches(cls, data: Any) -> Any:
         """Parses each union with `{python: ...}` as one branch, so that an error is about that branch."""
-        if not isinstance(data, dict):
-            return data
-        data = dict(data)
         branches: dict[str, type[Spec]] = {"model": ModelSpec, "data": DataSpec, "optimizer": OptimizerSpec}
         for key, spec in branches.items():
             if isinstance(data.get(key), dict):
@@ -318,7 +296,8 @@ class RunSpec(Spec):
         if isinstance(self.data, DataSpec):
             sources = {key: [source.bare() for source in getattr(self.data, key)] for key in ("train", "valid")}
             lists = {key: bare[0] if len(bare) == 1 else bare for key, bare in sources.items() if bare}
-            keys["data"] = {**lists, "seq_len": self.data.seq_len, **_rest(keys["data"])}
+            rest = {key: value for key, value in keys["data"].items() if key not in ("train", "valid", "seq_len")}
+            keys["data"] = {**lists, "seq_len": self.data.seq_len, **rest}
         return keys
 
     @property
@@ -328,14 +307,10 @@ class RunSpec(Spec):
 
     @property
     def stated_seq_len(self) -> int | None:
-        """Tokens per sequence as set in the run file; None when only a user's own data define them.
-
-        Own data may have `seq_len` among their arguments. Raises UserError for one that is no number.
-        """
+        """Tokens per sequence as the data, or a user's own data's arguments, set them; UserError for no number."""
         if isinstance(self.data, DataSpec):
             return self.data.seq_len
-        length = self.data.arguments.get("seq_len")
-        if length is None:
+        if (length := self.data.arguments.get("seq_len")) is None:
             return None
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
             raise UserError(f"seq_len is {length!r}", "data", "give a whole number of tokens, from 1 on")
@@ -345,10 +320,6 @@ class RunSpec(Spec):
     def seq_len(self) -> int:
         """Tokens per sequence; 1024 where the run file doesn't set them."""
         return self.stated_seq_len or 1024
-
-
-def _rest(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if key not in ("train", "valid", "seq_len")}
 
 
 def load_run(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> RunSpec:
@@ -376,8 +347,7 @@ def apply_override(data: Mapping[str, Any], override: str) -> None:
         if child is None:
             child = node[part] = {}
         if not isinstance(child, dict):
-            raise UserError(
-                f"'{part}' in '{key}' holds {child!r}, not keys", "command line", f"set {part}=... as a whole"
-            )
+            problem = f"'{part}' in '{key}' holds {child!r}, not keys"
+            raise UserError(problem, "command line", f"set {part}=... as a whole")
         node = child
     node[last] = parse_yaml(text, f"value of {key}")

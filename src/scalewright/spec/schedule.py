@@ -4,20 +4,15 @@
     check_schedule(layout)                                           raises for impossible sizes
     simulate(plan, StageCost(forward, input, weight), send)          start and end of every action
     peak_activations(plan)    bubble_fraction("1f1b", 4, 1, 8)       memory and waits
-    draw(plan)
-
-    rank 0 | F0 F1 .  .  B0--- F2 B1--- .  B2---
-    rank 1 | .  F0 B0--- F1 B1--- F2 B2--- .  .
-
-The parts are files in `schedules/`; this file exports them.
-
-A schedule as text: a row for every rank, time to the right.
+    draw(plan)                                                       a row for every rank, time to the right
 
     rank 0 | F0 F1 .  .  B0--- F2 B1--- .  B2---
     rank 1 | .  F0 B0--- F1 B1--- F2 B2--- .  .
 
 F forward, B whole backward, I and W its input and weight parts; then the micro-batch, and a letter for the
 chunk where a rank has several (a: the stage nearest to the model's start). A dot is a wait.
+
+The parts are files in `schedules/`; this file exports them.
 """
 
 from __future__ import annotations
@@ -37,44 +32,19 @@ if TYPE_CHECKING:  # so that the layout's own checks can call check_schedule
     from scalewright.spec.layout import Layout
 
 __all__ = [
-    "COMPUTE",
-    "KINDS",
-    "RECEIVES",
-    "SENDS",
-    "Action",
-    "Cost",
-    "Deadlock",
-    "Kind",
-    "Schedule",
-    "StageCost",
-    "Timing",
-    "bubble_fraction",
-    "busy_time",
-    "check_schedule",
-    "check_sizes",
-    "closed_form",
-    "draw",
-    "find_kind",
-    "idle_time",
-    "layout_schedule",
-    "peak_activations",
-    "schedule",
-    "simulate",
-    "stage_ranks",
-]
+    "COMPUTE", "KINDS", "RECEIVES", "SENDS", "Action", "Cost", "Deadlock", "Kind", "Schedule", "StageCost", "Timing",
+    "bubble_fraction", "busy_time", "check_schedule", "check_sizes", "closed_form", "draw", "find_kind", "idle_time",
+    "layout_schedule", "peak_activations", "schedule", "simulate", "stage_ranks",
+]  # fmt: skip
 
 
 def check_schedule(layout: Layout) -> None:
     """Raises UserError when a layout's schedule doesn't exist at its sizes."""
-    problem = find_problem(layout.schedule, layout.pp, layout.virtual_stages, layout.accumulation)
-    if problem is None:
-        return
-    how = problem.how
-    if not how:
+    if problem := find_problem(layout.schedule, layout.pp, layout.virtual_stages, layout.accumulation):
         how = f"use global_batch {problem.micro_batches * layout.micro_batch * layout.dp}"
         if layout.micro_batch > 1 or layout.dp > 1:
             how += f" ({problem.micro_batches} x micro_batch {layout.micro_batch} x dp {layout.dp})"
-    raise UserError(problem.what, "layout", how)
+        raise UserError(problem.what, "layout", problem.how or how)
 
 
 def layout_schedule(layout: Layout) -> Schedule:
@@ -98,10 +68,9 @@ def draw(schedule: Schedule) -> str:
         now = 0
         for action, (start, end) in zip(actions, spans, strict=True):
             if action.kind in COMPUTE:
-                cells += [".".ljust(width)] * (round(start) - now)
                 units = round(end - start)
-                fill = "-" if units > 1 else " "
-                cells.append(_label(schedule, action).ljust(width * units - 1, fill) + " ")
+                label = _label(schedule, action).ljust(width * units - 1, "-" if units > 1 else " ")
+                cells += [*[".".ljust(width)] * (round(start) - now), label + " "]
                 now = round(end)
         cells += [".".ljust(width)] * (round(timing.makespan) - now)
         rows.append(f"{f'rank {rank}':<{name}} | {''.join(cells).rstrip()}")

@@ -11,7 +11,7 @@ others. The result is the shape within 2% of the size whose proportions are near
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +35,7 @@ class Style:
     head_dim: int | None = None  # null: 64 below 1.5B parameters, 128 above
     tied_below: float = 0.0  # parameters below which embedding and head share a matrix
     fixed_mlp: bool = False  # the config.json has no key for another ratio
-    keys: dict[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, Any] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=1)
@@ -52,23 +52,19 @@ SHORT = {
 
 
 def new_preset(params: float, like: str = "llama", vocab: int = 65536) -> ModelSpec:
-    """A spec of the family `like` whose total is within 2% of `params`; raises UserError when there is none.
-
-    `like` may also be a preset of that family, as `llama-3.1-8b`.
-    """
+    """A spec of the family `like`, or of that preset's, within 2% of `params`; raises UserError when there is none."""
     if vocab < 1 or params <= 0:
         raise UserError(f"params {params:g} and vocab {vocab} must be positive", "presets new", "give other numbers")
     family = _family(like)
     style = styles()[family]
-    candidates = [
-        pair for hidden in _widths(params, style) for pair in _candidates(family, style, params, vocab, hidden)
-    ]
+    widths = _widths(params, style)
+    candidates = [shape for width in widths for shape in _candidates(family, style, params, vocab, width)]
     if not candidates:
         smallest = count(_make(family, style, params, vocab, 64, 1, 64)).total
         how = f"the smallest with vocab {vocab} has {smallest:,}" if smallest > params else "try a size nearby"
         raise UserError(f"no {family} shape has {params:g} parameters to within 2%", "presets new", how)
-    _, (hidden, layers, mlp) = min(candidates)
-    return _make(family, style, params, vocab, hidden, layers, mlp)
+    _, sizes = min(candidates)
+    return _make(family, style, params, vocab, *sizes)
 
 
 def _family(like: str) -> str:
@@ -107,8 +103,7 @@ def _candidates(
     for layers in range(1, max(1, deepest) + 1):
         if layers > 8 and layers % 2:  # even depths cut into pipeline stages
             continue
-        exact = (params - base - layers * per_layer) / (layers * per_step)
-        steps = usual if style.fixed_mlp else max(1, round(exact))
+        steps = usual if style.fixed_mlp else max(1, round((params - base - layers * per_layer) / (layers * per_step)))
         total = base + layers * (per_layer + steps * per_step)
         ratio = abs(math.log(steps / usual))
         if abs(total / params - 1) <= TOLERANCE and ratio < 0.35:
@@ -118,9 +113,8 @@ def _candidates(
 
 def _affine(family: str, style: Style, params: float, vocab: int, hidden: int, step: int) -> tuple[float, float, float]:
     """Parameters outside the layers, of a layer without its MLP, and of one step of a layer's MLP."""
-    base = count(_make(family, style, params, vocab, hidden, 1, step)).total
-    deeper = count(_make(family, style, params, vocab, hidden, 2, step)).total
-    wider = count(_make(family, style, params, vocab, hidden, 1, 2 * step)).total
+    shapes = ((1, step), (2, step), (1, 2 * step))  # layers, and the MLP's size
+    base, deeper, wider = (count(_make(family, style, params, vocab, hidden, *shape)).total for shape in shapes)
     per_step = wider - base
     return float(2 * base - deeper), float(deeper - base - per_step), float(per_step)
 
@@ -128,8 +122,7 @@ def _affine(family: str, style: Style, params: float, vocab: int, hidden: int, s
 def _make(family: str, style: Style, params: float, vocab: int, hidden: int, layers: int, mlp: int) -> ModelSpec:
     """The spec of these dims; in a mixture `mlp` is the size of an expert."""
     head_dim = style.head_dim or (128 if params >= 1.5e9 else 64)
-    if hidden < 2 * head_dim:
-        head_dim = 32
+    head_dim = 32 if hidden < 2 * head_dim else head_dim
     heads = hidden // head_dim
     keys = {**style.keys, "name": f"{family}-{_short(params)}", "family": family}
     keys |= {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": mlp}

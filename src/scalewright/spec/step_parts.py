@@ -5,11 +5,6 @@ metrics.jsonl  breakdown_s         comm_dp_shard, comm_tp, data …   ╲
 predict        time_breakdown_s    dp_exposed, tp_exposed …         ╱
 
 "exposed" is communication that no computation hides: time in which a device waits.
-
-Words for the keys of an answer: the parts of a step, and the risk of running out of memory.
-
-PART_TERMS   keys of `time_breakdown_s`; the terms are those of spec/step_parts.py
-RISK_TERMS   values of `risk`, of a prediction and of a dry run
 """
 
 from __future__ import annotations
@@ -33,9 +28,9 @@ FINER = {  # parts that a prediction separates, and a measurement includes in an
     "pp_exposed": "pipeline messages, exposed",
 }
 SAME = {  # other names of the parts in metrics and predictions
-    "recompute": "compute", "kv": "tp", "etp": "ep", "dp_shard": "dp", "dp_replicate": "dp", "fsdp": "dp",
-    "loss": "dp", "batch": "dp", "tie": "pp", "pp_bubble": "pp", "bubble": "pp", "idle": "other",
-    "control": "other", "world": "other",
+    "recompute": "compute", "kv": "tp", "etp": "ep", "dp_shard": "dp", "dp_replicate": "dp", "fsdp": "dp", "loss": "dp",
+    "batch": "dp", "tie": "pp", "pp_bubble": "pp", "bubble": "pp", "idle": "other", "control": "other",
+    "world": "other",
 }  # fmt: skip
 
 
@@ -50,9 +45,10 @@ def together(parts: object) -> dict[str, float]:
     return sums
 
 
-KEYS = (
+KEYS = (  # of `time_breakdown_s`
     "compute", "recompute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed",
     "optimizer", "other",
 )  # fmt: skip
 PART_TERMS = {key: FINER.get(key) or PARTS[key.removesuffix("_exposed")] for key in KEYS}
+# Values of `risk`, of a prediction and of a dry run.
 RISK_TERMS = {"fits": "fits", "likely": "likely to fit", "unlikely": "unlikely to fit", "no": "does not fit"}

@@ -44,10 +44,8 @@ def split_values(text: str) -> list[str]:
             quote = "" if letter == quote else quote
         elif letter in QUOTES:
             quote = letter
-        elif letter in OPENING:
-            depth += 1
-        elif letter in CLOSING:
-            depth -= 1
+        else:
+            depth += (letter in OPENING) - (letter in CLOSING)
         if letter == "," and not depth and not quote:
             values.append("")
         else:
@@ -80,8 +78,7 @@ def read_sweep(arguments: Sequence[str]) -> tuple[list[str], list[Point]]:
         how = "list values with commas, such as optimizer.lr=1e-4,3e-4"
         raise UserError("no key has more than one value", "sweep", how)
     points = [dict(zip(swept, values, strict=True)) for values in product(*swept.values())]
-    labels = _labels(points)
-    return fixed, [Point(label, values) for label, values in zip(labels, points, strict=True)]
+    return fixed, list(map(Point, _labels(points), points))
 
 
 def _labels(points: Sequence[dict[str, str]]) -> list[str]:

@@ -76,20 +76,13 @@ def tensors(model: ModelSpec, mtp: bool = False) -> tuple[TensorSpec, ...]:
     `mtp` adds the modules of multi-token prediction (DeepSeek-V3 §2.2), which a run trains; published totals
     leave them out. They share embedding and head with the main model.
     """
-    specs = list(_before(model, mtp))
-    for layer in range(model.num_hidden_layers):
-        specs += block_tensors(model, layer)
-    specs += _after(model)
-    if mtp:
-        for index in range(model.mtp_layers):
-            specs += _mtp(model, index)
-    return tuple(specs)
+    blocks = (tensor for layer in range(model.num_hidden_layers) for tensor in block_tensors(model, layer))
+    return (*_before(model, mtp), *blocks, *_after(model), *(_predictions(model) if mtp else ()))
 
 
 def outer_tensors(model: ModelSpec, mtp: bool = False) -> tuple[TensorSpec, ...]:
     """The tensors outside the main model's blocks: embedding, final norm, head; `mtp`: its modules, too."""
-    extra = [t for index in range(model.mtp_layers) for t in _mtp(model, index)] if mtp else []
-    return (*_before(model, mtp), *_after(model), *extra)
+    return (*_before(model, mtp), *_after(model), *(_predictions(model) if mtp else ()))
 
 
 def block_tensors(model: ModelSpec, layer: int) -> tuple[TensorSpec, ...]:
@@ -241,8 +234,7 @@ def _experts(m: ModelSpec, moe: MoE, fqn: str, layer: int) -> Iterator[TensorSpe
     yield TensorSpec(f"{fqn}.router.weight", (e, d), "router", layer)
     if moe.router_bias:
         yield TensorSpec(f"{fqn}.router.bias", (e,), "router", layer, "zeros")
-    names = ["gate", "up"] if m.gated else ["up"]
-    for name in names:
+    for name in ("gate", "up") if m.gated else ("up",):
         yield TensorSpec(f"{fqn}.experts.{name}.weight", (e, f, d_in), "expert_column", layer)
         if m.mlp_bias:
             yield TensorSpec(f"{fqn}.experts.{name}.bias", (e, f), "expert_column", layer, "zeros")
@@ -261,6 +253,11 @@ def _experts(m: ModelSpec, moe: MoE, fqn: str, layer: int) -> Iterator[TensorSpe
         yield TensorSpec(f"{fqn}.router.expert_scale", (e,), "router", layer, "ones")
         for name in ("experts_norm", "experts_post_norm", "shared_post_norm"):
             yield from _norm(m, f"{fqn}.{name}", d, layer)
+
+
+def _predictions(m: ModelSpec) -> Iterator[TensorSpec]:
+    for index in range(m.mtp_layers):
+        yield from _mtp(m, index)
 
 
 def _mtp(m: ModelSpec, index: int) -> Iterator[TensorSpec]:

@@ -22,11 +22,8 @@ def check_trains(model: ModelSpec, layout: Layout, seq_len: int | None) -> None:
     check_axes(layout)
     check_layout(layout, model, seq_len, train=True)
     if seq_len and model.positions == "learned" and seq_len > model.learned_positions:
-        raise UserError(
-            f"seq_len {seq_len} is more than the model's {model.learned_positions} learned positions",
-            "data",
-            f"use seq_len {model.learned_positions}",
-        )
+        problem = f"seq_len {seq_len} is more than the model's {model.learned_positions} learned positions"
+        raise UserError(problem, "data", f"use seq_len {model.learned_positions}")
 
 
 def why_not_trained(model: ModelSpec, layout: Layout, seq_len: int) -> str | None:
@@ -40,8 +37,7 @@ def why_not_trained(model: ModelSpec, layout: Layout, seq_len: int) -> str | Non
 
 def check_runs(model: ModelSpec) -> None:
     """Raises UserError for a model that is counted but doesn't run yet."""
-    reason = why_not_running(model)
-    if reason is not None:
+    if reason := why_not_running(model):
         raise UserError(reason, f"model '{model.name}'", "plan it, or run a dense model such as llama-3.1-8b")
 
 

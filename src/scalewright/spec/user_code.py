@@ -30,21 +30,16 @@ def import_object(ref: str) -> Callable[..., Any]:
         try:
             target: Any = _running_script(module_name) or importlib.import_module(module_name)
         except Exception as error:
-            raise UserError(
-                f"cannot import '{module_name}': {type(error).__name__}: {error}",
-                f"python: {ref}",
-                "install it, or put it into the working directory",
-            ) from error
+            problem = f"cannot import '{module_name}': {type(error).__name__}: {error}"
+            raise UserError(problem, f"python: {ref}", "install it, or put it into the working directory") from error
     for part in name.split("."):
         if not hasattr(target, part):
-            raise UserError(
-                f"module '{module_name}' has no '{name}'", f"python: {ref}", "check the name after the colon"
-            )
+            how = "check the name after the colon"
+            raise UserError(f"module '{module_name}' has no '{name}'", f"python: {ref}", how)
         target = getattr(target, part)
     if not callable(target):
-        raise UserError(
-            f"'{ref}' is {type(target).__name__}, which can't be called", "python", "name a function or a class"
-        )
+        problem = f"'{ref}' is {type(target).__name__}, which can't be called"
+        raise UserError(problem, "python", "name a function or a class")
     return target  # type: ignore[no-any-return]
 
 
@@ -62,11 +57,8 @@ def _running_script(module_name: str) -> ModuleType | None:
 def check_trusted(ref: str, where: str, trust_code: bool) -> None:
     """Raises UserError unless the user trusts the file that names this code."""
     if not trust_code:
-        raise UserError(
-            f"this names code of its own, '{ref[:80]}', and using it would run that code",
-            where,
-            "add --trust-code if you trust where it comes from (trust_code=True in Python)",
-        )
+        how = "add --trust-code if you trust where it comes from (trust_code=True in Python)"
+        raise UserError(f"this names code of its own, '{ref[:80]}', and using it would run that code", where, how)
 
 
 @contextmanager

@@ -3,9 +3,9 @@
     axis          kind                    bytes of a call              calls a step        during
     gradient      all_reduce; all_to_all  gradients, in buckets        once (zero 0)       backward
                   and all_gather          (compress.py)
-    fsdp          all_gather              a block's parameters         `_block_gathers`    forward (3: all)
-                  all_gather              those of a head              `_lasting_gathers`  forward (3: all)
-                  all_gather              those of a stage's root      `_lasting_gathers`  nothing
+    fsdp          all_gather              a block's parameters         once, or each use   forward (3: all)
+                  all_gather              those of a head              once, or m          forward (3: all)
+                  all_gather              those of a stage's root      once, or m          nothing
                   reduce_scatter          fp32 gradients of a block    once, or m          backward (3: all)
                                           or a head
                   reduce_scatter          those of a stage's root      the same            nothing
@@ -19,30 +19,25 @@
     tp, kv, tie,  all_reduce              gradients still partial      once                nothing
     etp
     cp            all_to_all, or gather   keys and values, or heads    m                   the pass that waits
-                  and scatter             (context_volumes.py)
+                  and scatter             (below)
     ep, etp       all_to_all, all_gather  rows of tokens, their counts m                   the pass that waits
                                           (expert_volumes.py)
     pp            send                    activations, gradients       m                   all
 
 Experts are units of FSDP by themselves, over `efsdp`; their replicas sum over `expert`, not `gradient`.
 
-m: micro-batches. Bytes: all-reduce the tensor; all-gather its output; reduce-scatter its input; all-to-all
-and send what is sent. Control traffic (loss and norm, some scalars) is left out.
+m: micro-batches. Bytes: all-reduce the tensor; all-gather its output; reduce-scatter its input; all-to-all and send
+what is sent. Control traffic (loss and norm, some scalars) is left out. Every number is one rank's, or a column of
+many: the planner fills `Rank` from sums over regions of the model, for all rows of a table at once.
 
-Every number of `Rank` is one rank's, or a column of many: the planner fills it from sums over regions of the
-model, for all rows of a table at once.
-
-What a rank's blocks send over `cp`, as transfers (volumes.py).
-
-    kind         forward, and what runs again      backward
+    cp kind      forward, and what runs again      backward
     ring         c-1 messages of keys and values   c-1 of them, c-1 of gradients    Liu et al. 2023 §3
     allgather    a gather of all ranks'            a gather, a reduce-scatter       Dubey et al. 2024 §3.3.2
     ulysses      two all-to-alls of heads          two all-to-alls                  Jacobs et al. 2023 §3
                  (in latent attention three: values by themselves)
 
-A message to the next rank is an all-to-all in which each rank sends to one. Papers count a ring's traffic in
-keys and values alone, whatever the query heads are; Ulysses moves q, k, v and the output, 4 / c of a rank's
-tokens where there are as many key-value heads.
+A ring's message is an all-to-all in which each rank sends to one; papers count it in keys and values alone, whatever
+the query heads are. Ulysses moves q, k, v and the output: 4 / c of a rank's tokens with as many key-value heads.
 """
 
 from __future__ import annotations
@@ -61,6 +56,7 @@ from scalewright.spec.model import ModelSpec
 Number = Any  # an int, a float, or an array of them
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 During = Literal["forward", "recompute", "backward", "all", "nothing"]
+Phases = tuple[tuple[During, Number], ...]  # how often something happens in each
 
 BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, small enough to overlap
 SUMMED_ALONE = 2**20  # bytes of a partial gradient: copying more costs more than another call
@@ -86,12 +82,9 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Group:
-    """FSDP units of one kind: blocks, a head, or a stage's root (all other tensors).
+    """FSDP units of one kind: blocks, a head, or a stage's root (all other tensors)."""
 
-    `elements` are padded to a multiple of the ranks, each tensor in its rows.
-    """
-
-    elements: Number
+    elements: Number  # padded to a multiple of the ranks, each tensor in its rows
     count: Number
     computations: Number = 0  # forwards and backwards of their stage in a step, parts of split ones counted
     stays: bool = False  # gathered from forward to backward: head and root
@@ -101,7 +94,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Shards:
-    """Experts, which fewer ranks share than share dense tensors."""
+    """Tensors that the same ranks share: experts, which fewer share, or the others."""
 
     ranks: Number = 1  # of FSDP, that share a tensor
     groups: tuple[Group, ...] = ()
@@ -160,26 +153,24 @@ class Rank:
     experts: Shards = Shards()
 
 
-# -- data parallel --------------------------------------------------------------------------------
-
-
 def data_parallel(rank: Rank) -> Iterator[Transfer]:
     """Gradients of replicas; or FSDP's gathers and reductions, and the sums between replicas of shards."""
-    for kind, size, count in rank.buckets:
-        yield Transfer("gradient", kind, size, count, "backward")
-    for group in rank.groups:
-        yield from _sharded(rank, group, "fsdp", rank.fsdp)
-    for kind, size, count in rank.experts.buckets:
-        yield Transfer("expert", kind, size, count, "backward")
-    for group in rank.experts.groups:
-        yield from _sharded(rank, group, "efsdp", rank.experts.ranks)
+    dense, experts = Shards(rank.fsdp, rank.groups, rank.buckets), rank.experts
+    for shards, replicas, sharing in ((dense, "gradient", "fsdp"), (experts, "expert", "efsdp")):
+        for kind, size, count in shards.buckets:
+            yield Transfer(replicas, kind, size, count, "backward")
+        for group in shards.groups:
+            yield from _sharded(rank, group, sharing, shards.ranks)
 
 
 def _sharded(rank: Rank, group: Group, axis: str, ranks: Number) -> Iterator[Transfer]:
     """The gathers and reductions of FSDP groups of one kind, over an axis of so many ranks."""
     m, three = rank.accumulation, rank.zero_stage == 3
     count, shared = group.count * rank.sharded, ranks > 1
-    gathers = shared * count * (_lasting_gathers(rank) if group.stays else _block_gathers(rank, group))
+    if group.stays:  # kept until the backward, in a pipeline to the step's end
+        gathers = shared * count * np.where(three & (rank.pp == 1), m, 1)
+    else:  # ZeRO-3 frees a block after every forward and backward, and after each part of one that is split
+        gathers = shared * count * np.where(three, group.computations, 1)
     rounds = np.where((rank.zero_stage == 1) | (group.both_ends & (rank.pp > 1)), 1, m)
     reductions = shared * count * rounds
     weights, gradients = group.elements * rank.width, group.elements * FP32
@@ -195,24 +186,10 @@ def _sharded(rank: Rank, group: Group, axis: str, ranks: Number) -> Iterator[Tra
     yield Transfer("dp_replicate", "all_reduce", part, count * (rank.replicas > 1), "nothing")
 
 
-def _block_gathers(rank: Rank, group: Group) -> Number:
-    """The number of gathers of a block's parameters in a step.
-
-    ZeRO-3 frees a block after every forward and every backward, and after each part of one that is split.
-    """
-    return np.where(rank.zero_stage == 3, group.computations, 1)
-
-
-def _lasting_gathers(rank: Rank) -> Number:
-    """The same for a head or a stage's root: kept until the backward, in a pipeline to the step's end."""
-    return np.where((rank.zero_stage == 3) & (rank.pp == 1), rank.accumulation, 1)
-
-
 def outer_steps(
     numbers: Number, islands: Number, inner_steps: Number, wire_bytes: Number, narrow: Number
 ) -> Iterator[Transfer]:
-    """One fragment of `numbers` (a rank's own) of islands that meet every `inner_steps` steps: a
-    step's share.
+    """One fragment of `numbers` (a rank's own) of islands that meet every `inner_steps` steps: a step's share.
 
     Replicas that are islands have nothing of `data_parallel` over dp_replicate.
     """
@@ -223,9 +200,6 @@ def outer_steps(
     yield Transfer("islands", "all_gather", padded * wire_bytes, share * narrow, "nothing")
 
 
-# -- tensor parallel ------------------------------------------------------------------------------
-
-
 def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
     """Activations of every micro-batch (Shoeybi et al. 2019 §3; Korthikanti et al. 2022 §4.2).
 
@@ -234,39 +208,38 @@ def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
     entry. With sp an entry gathers the tokens (its gradient is scattered), an exit scatters them; without,
     an exit sums, and an entry's gradient. Latent attention has two entries in place of one, of small vectors.
     """
-    e, m, cut = rank.exchanges, rank.accumulation, rank.tp > 1
-    plain = 1 - (e.latents[1] > 0)
+    e, plain = rank.exchanges, 1 - (rank.exchanges.latents[1] > 0)
     n, rerun, sparse = e.blocks, e.rerun, e.sparse
     without = 1 - sparse.shared  # blocks of experts alone have no MLP that is entered and left
     mlps, mlps_rerun = n - sparse.blocks * without, rerun - sparse.rerun * without
     # recomputation stops at the last tensor that the backward needs: the input of the MLP's row layer
     ends_rerun = e.norm_follows * (rerun - sparse.rerun) + sparse.exit_again * sparse.shared * sparse.rerun
-    gathers: list[tuple[During, Number]] = [
+    gathers: Phases = (
         ("forward", plain * n + mlps + e.last),
         ("recompute", plain * rerun + mlps_rerun),
         ("backward", n + mlps + e.first + (plain * (n - rerun) + mlps - mlps_rerun) * e.regathers),
-    ]
-    sums: list[tuple[During, Number]] = [  # scatters, with sp
+    )
+    sums: Phases = (  # scatters, with sp
         ("forward", n + mlps + e.first),
         ("recompute", rerun + ends_rerun),
         ("backward", plain * n + mlps + e.last),
-    ]
-    kinds: tuple[tuple[Collective, Number, list[tuple[During, Number]]], ...] = (
-        ("all_gather", e.sp, gathers),
-        ("reduce_scatter", e.sp, sums),
-        ("all_reduce", 1 - e.sp, sums),
     )
-    for kind, used, phases in kinds:
-        for during, calls in phases:
-            yield Transfer("tp", kind, rank.stream, calls * m * used * cut, during, m)
+    yield from _over_tp(rank, "all_gather", rank.stream, e.sp, gathers)
+    yield from _over_tp(rank, "reduce_scatter", rank.stream, e.sp, sums)
+    yield from _over_tp(rank, "all_reduce", rank.stream, 1 - e.sp, sums)
     yield from _latents(rank)
     yield from _routers(rank)
     loss = rank.tp * 2 * rank.tokens * FP32 / e.loss_chunks
-    yield Transfer("tp", "all_gather", loss, e.last * e.loss_chunks * m * cut, "forward", m)
-    norms: tuple[tuple[During, Number], ...] = (("forward", n), ("recompute", rerun), ("backward", n))
-    for during, blocks in norms:  # of q and of k
-        calls = 2 * e.statistics * blocks * m * cut
-        yield Transfer("tp", "all_reduce", rank.tokens * FP32, calls, during, m)
+    yield from _over_tp(rank, "all_gather", loss, e.loss_chunks, (("forward", e.last),))
+    norms: Phases = (("forward", n), ("recompute", rerun), ("backward", n))  # of q and of k
+    yield from _over_tp(rank, "all_reduce", rank.tokens * FP32, 2 * e.statistics, norms)
+
+
+def _over_tp(rank: Rank, kind: Collective, size: Number, calls: Number, phases: Phases) -> Iterator[Transfer]:
+    """So many calls in every micro-batch, times those of each phase."""
+    m, cut = rank.accumulation, rank.tp > 1
+    for during, times in phases:
+        yield Transfer("tp", kind, size, times * m * calls * cut, during, m)
 
 
 def _routers(rank: Rank) -> Iterator[Transfer]:
@@ -274,38 +247,28 @@ def _routers(rank: Rank) -> Iterator[Transfer]:
 
     Once a step the tokens of every expert are summed, for the report and the biases (train/balance.py).
     """
-    sparse = rank.exchanges.sparse
-    calls = rank.accumulation * (rank.tp > 1) * (1 - rank.exchanges.sp)
-    phases: tuple[tuple[Collective, During, Number], ...] = (
-        ("all_gather", "forward", sparse.blocks),
-        ("all_gather", "recompute", sparse.rerun * sparse.gather_again),
-        ("all_reduce", "backward", sparse.blocks),
-    )
-    for kind, during, blocks in phases:
-        yield Transfer("tp", kind, rank.stream, blocks * calls, during, rank.accumulation)
+    sparse, without_sp = rank.exchanges.sparse, 1 - rank.exchanges.sp
+    gathers: Phases = (("forward", sparse.blocks), ("recompute", sparse.rerun * sparse.gather_again))
+    yield from _over_tp(rank, "all_gather", rank.stream, without_sp, gathers)
+    yield from _over_tp(rank, "all_reduce", rank.stream, without_sp, (("backward", sparse.blocks),))
     loads = COUNT * sparse.experts * sparse.blocks
     yield Transfer("tp", "all_reduce", loads, (rank.tp > 1) * (sparse.blocks > 0), "nothing")
 
 
 def _latents(rank: Rank) -> Iterator[Transfer]:
     """What enters latent attention (parallel/tensor.py); only the queries' is gathered again."""
-    e, m, cut = rank.exchanges, rank.accumulation, rank.tp > 1
+    e = rank.exchanges
     for numbers, again in zip(e.latents, (e.regathers, 0), strict=True):
-        calls = m * cut * (numbers > 0)
-        size = rank.tokens * rank.width * numbers
-        gathers: tuple[tuple[During, Number], ...] = (
-            ("forward", e.blocks), ("recompute", e.rerun), ("backward", (e.blocks - e.rerun) * again)
-        )  # fmt: skip
-        for during, blocks in gathers:
-            yield Transfer("tp", "all_gather", size, blocks * calls * e.sp, during, m)
-        yield Transfer("tp", "reduce_scatter", size, e.blocks * calls * e.sp, "backward", m)
-        yield Transfer("tp", "all_reduce", size, e.blocks * calls * (1 - e.sp), "backward", m)
+        sp, without, size = (numbers > 0) * e.sp, (numbers > 0) * (1 - e.sp), rank.tokens * rank.width * numbers
+        gathers: Phases = (("forward", e.blocks), ("recompute", e.rerun), ("backward", (e.blocks - e.rerun) * again))
+        yield from _over_tp(rank, "all_gather", size, sp, gathers)
+        yield from _over_tp(rank, "reduce_scatter", size, sp, (("backward", e.blocks),))
+        yield from _over_tp(rank, "all_reduce", size, without, (("backward", e.blocks),))
 
 
 def latent_numbers(model: ModelSpec) -> tuple[int, int]:
     """Numbers a token that enter latent attention's parts of heads, for queries and for keys; else 0."""
-    mla = model.mla
-    if mla is None:
+    if (mla := model.mla) is None:
         return 0, 0
     return mla.q_lora_rank or model.hidden_size, mla.kv_lora_rank + mla.qk_rope_head_dim
 
@@ -357,8 +320,8 @@ def repeats(query_heads: Number, key_value_heads: Number, cp: Number) -> Number:
 def context_parallel(rank: ContextRank) -> Iterator[Transfer]:
     """Keys and values, or heads, of all micro-batches."""
     m, n, on = rank.accumulation, rank.blocks, rank.cp > 1
-    forwards: tuple[tuple[During, Number], ...] = (("forward", n), ("recompute", rank.rerun), ("backward", n))
-    for during, times in forwards:
+    phases: Phases = (("forward", n), ("recompute", rank.rerun), ("backward", n))
+    for during, times in phases:
         calls = times * m * on
         ring = calls * (rank.cp - 1) * rank.ring
         both = 2 if during == "backward" else 1

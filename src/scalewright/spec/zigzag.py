@@ -34,8 +34,7 @@ class SequenceCut:
         >>> SequenceCut("ring", ranks=2, rank=0).tokens(8)
         array([0, 1, 6, 7])
         """
-        number = self.rank if rank is None else rank
-        count = chunks(self.kind, self.ranks)
+        number, count = self.rank if rank is None else rank, chunks(self.kind, self.ranks)
         size = length // count
         numbers = (number, count - 1 - number) if count > self.ranks else (number,)
         return np.concatenate([np.arange(chunk * size, (chunk + 1) * size) for chunk in numbers])

@@ -31,7 +31,13 @@ def attach(folder: Path, files: Sequence[Path], variables: Mapping[str, str] | N
 
     def send() -> None:
         try:
-            _send(folder, str(run_id), files, variables)
+            from scalewright.track.mlflow import close, connect, settings
+
+            with settings():
+                client = connect(find_store(_track(folder), variables).mlflow_uri(folder))
+                for file in files:
+                    client.log_artifact(str(run_id), str(file))
+                close(client)
             problems.clear()
         except Exception as error:  # of any library
             problems[:] = [describe_error(error)]
@@ -44,16 +50,6 @@ def attach(folder: Path, files: Sequence[Path], variables: Mapping[str, str] | N
             events = EventsFile(folder / "events.jsonl")
             events.write("tracker", name="mlflow", error=f"could not attach files: {problems[0]}")
     return not problems
-
-
-def _send(folder: Path, run_id: str, files: Sequence[Path], variables: Mapping[str, str] | None) -> None:
-    from scalewright.track.mlflow import close, connect, settings
-
-    with settings():
-        client = connect(find_store(_track(folder), variables).mlflow_uri(folder))
-        for file in files:
-            client.log_artifact(run_id, str(file))
-        close(client)
 
 
 def _track(folder: Path) -> TrackSpec:

@@ -165,7 +165,10 @@ class Feeder:
 
     def wait(self, deadline: float) -> bool:
         """Waits for the end until `deadline` (monotonic seconds), or until a call hangs; whether it came."""
-        while self._thread.is_alive() and time.monotonic() < deadline and not self._stuck():
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            began = self._call_began
+            if began is not None and time.monotonic() - began > STUCK_S:
+                break
             self._thread.join(0.05)
         return not self._thread.is_alive()
 
@@ -174,10 +177,6 @@ class Feeder:
         """Words for the rows that the tracker doesn't have; empty where it has all."""
         rows = sum(not is_event for _, _, is_event in [*self._batch, *self._queue])
         return f"; {rows} rows are in metrics.jsonl alone" if rows else ""
-
-    def _stuck(self) -> bool:
-        began = self._call_began
-        return began is not None and time.monotonic() - began > STUCK_S
 
     def _run(self) -> None:
         self._attempt(0)

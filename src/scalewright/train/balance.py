@@ -5,13 +5,11 @@
     z-loss   beta sum over tokens of logsumexp(logits)^2            of the router's logits
     bias     after each step   b_i += gamma sign(mean of loads - load_i)
 
-(Fedus et al. 2021, arXiv 2101.03961 eq. 4, of each sequence as in DeepSeek-AI 2024, 2412.19437 eq. 17-20;
-Zoph et al. 2022, 2202.08906 eq. 5; Wang et al. 2024, 2408.15664.) A step divides the losses by its counted
-tokens, as it does the main one.
-
-f counts a whole sequence's tokens, which may lie on several ranks of cp and tp: counts are summed over them;
-P needn't be, since the loss is linear in it: each rank's part of P gives its part of the loss. So no layout
-changes it. Loads are those of the global batch.
+(Fedus et al. 2021, arXiv 2101.03961 eq. 4, of each sequence as in DeepSeek-AI 2024, 2412.19437 eq. 17-20; Zoph et al.
+2022, 2202.08906 eq. 5; Wang et al. 2024, 2408.15664.) A step divides the losses by its counted tokens, as it does the
+main one. f counts a whole sequence's tokens, which may lie on several ranks of cp and tp: counts are summed over them;
+P needn't be, since the loss is linear in it: each rank's part of P gives its part of the loss. So no layout changes it.
+Loads are those of the global batch.
 """
 
 from __future__ import annotations
@@ -51,28 +49,28 @@ class Balance:
         balance = cls(spec, mesh)
         model_spec = getattr(next(iter(stages_of(model).values())), "spec", None)
         model_spec = model_spec if isinstance(model_spec, ModelSpec) else None
+        moe = model_spec.moe if model_spec is not None else None
         if model_spec is not None:
             balance.layers = sum(map(model_spec.is_moe, range(model_spec.num_hidden_layers)))
-            balance.layers += model_spec.mtp_layers if model_spec.moe else 0
+            balance.layers += model_spec.mtp_layers if moe else 0
         for stage in stages_of(model).values():
             capacity = None
-            if spec.capacity_factor is not None and isinstance(model_spec, ModelSpec) and model_spec.moe:
-                cut = getattr(stage, "sequence_cut", None)
-                capacity = Capacity.of(spec.capacity_factor, model_spec.moe, mesh, cut)
+            if spec.capacity_factor is not None and moe:
+                capacity = Capacity.of(spec.capacity_factor, moe, mesh, getattr(stage, "sequence_cut", None))
             for name, module in stage.named_modules():
                 if isinstance(module, MoE):
-                    layer = _layer(name, model_spec)
+                    owner, number, *_ = name.split(".")  # prediction modules go on from the last (spec/tensors.py)
+                    layer = int(number) + (model_spec.num_hidden_layers if owner == "mtp" and model_spec else 0)
                     module.watch = _Watch(balance, stage, layer)
                     module.limit = None if capacity is None else _Limit(balance, capacity, layer)
         return balance
 
     def take(self, stage: nn.Module, layer: int, choice: Choice, rows: int, again: bool) -> None:
-        """A choice of tokens of `rows` sequences, in training.
-
-        `again`: where a backward runs the forward a second time. The losses' graph is made again, for the
-        tensors that it keeps, and nothing is counted twice.
-        """
-        counts = _by_sequence(choice.experts, rows, choice.scores.shape[1])
+        """A choice of tokens of `rows` sequences, in training. `again`: where a backward runs the forward a second
+        time. The losses' graph is made again, for the tensors that it keeps, and nothing is counted twice."""
+        chosen = choice.experts.view(rows, -1)
+        counts = torch.zeros(rows, choice.scores.shape[1], dtype=torch.int64, device=chosen.device)  # [B, E]
+        counts.scatter_add_(1, chosen, torch.ones_like(chosen))
         if not again:
             load = counts.sum(dim=0)
             self.loads[layer] = self.loads[layer] + load if layer in self.loads else load
@@ -99,11 +97,9 @@ class Balance:
 
     @torch.no_grad()
     def count(self) -> Tensor:
-        """After a step's backwards: sums the loads of all ranks; this rank's part of three columns.
-
-        BUSIEST: tokens of a layer's busiest expert over the mean; ENTROPY: of the loads, over that of even
-        ones; DROPPED: the share of the choices that are beyond a capacity. Means over layers.
-        """
+        """After a step's backwards: sums the loads of all ranks; this rank's part of three columns. BUSIEST: tokens of
+        a layer's busiest expert over the mean; ENTROPY: of the loads, over that of even ones; DROPPED: the share of the
+        choices that are beyond a capacity. Means over layers."""
         layers = sorted(self.loads)
         if not layers:
             return torch.zeros(3, device=self.mesh.device)
@@ -142,12 +138,6 @@ class Balance:
             bias.true(bias.master).add_(move[first : first + size].to(bias.master.device))
 
 
-def _layer(name: str, spec: ModelSpec | None) -> int:
-    """The layer of a mixture by its name; prediction modules go on from the last (spec/tensors.py)."""
-    owner, number, *_ = name.split(".")
-    return int(number) + (spec.num_hidden_layers if owner == "mtp" and spec is not None else 0)
-
-
 @dataclass(frozen=True)
 class _Watch:
     """What a router's layer calls with each choice."""
@@ -179,10 +169,3 @@ class _Limit:
             drops, dropped = self.balance.drops, (~kept.slots).sum()
             drops[self.layer] = drops[self.layer] + dropped if self.layer in drops else dropped
         return kept
-
-
-def _by_sequence(experts: Tensor, rows: int, number: int) -> Tensor:
-    """How many of each sequence's tokens go to each expert: experts [N, k] -> int64 [B, E]."""
-    chosen = experts.view(rows, -1)
-    counts = torch.zeros(rows, number, dtype=torch.int64, device=experts.device)
-    return counts.scatter_add_(1, chosen, torch.ones_like(chosen))

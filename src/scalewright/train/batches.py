@@ -4,9 +4,8 @@
                                                    rank     0       1       0       1
                                                    micro    0       0       1       1
 
-A step takes the next global_batch samples, whatever the layout; only who reads which changes. An island
-(DiLoCo) takes its share of them in a row, however it is split within. Samples that are left out
-(`train.guard`) are passed over.
+A step takes the next global_batch samples, whatever the layout; only who reads which changes. An island (DiLoCo) takes
+its share of them in a row, however it is split within. Samples that are left out (`train.guard`) are passed over.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from scalewright.data.batch import IGNORED, Batch, sample_ids_hash
 from scalewright.data.dataset import Dataset, TokenDataset
 from scalewright.data.items import outside_vocabulary
-from scalewright.data.left_out import LeftOut
+from scalewright.data.mixture import LeftOut
 from scalewright.data.prefetch import Prefetcher
 from scalewright.parallel.inputs import Micro, micro_batches, wanted_by
 from scalewright.parallel.mesh import Mesh
@@ -33,11 +32,8 @@ from scalewright.spec.layout import Layout
 
 @dataclass(frozen=True)
 class DataPosition:
-    """Where a run stands in its data: after `step` updates it has taken `tokens` tokens, and passed `samples`
-    samples: those left out are among them.
-
-    A step goes on from there, also when it takes another batch or sequence length than those before it.
-    """
+    """Where a run stands in its data: after `step` updates it has taken `tokens` tokens, and passed `samples` samples:
+    those left out are among them. A step goes on from there, also with another batch or sequence length."""
 
     step: int = 0
     samples: int = 0
@@ -75,10 +71,8 @@ class StepBatches:
         self._wanted = wanted_by(model, trains=True)
         rank = mesh.index("batch")
         islands = mesh.size("dp_replicate") if mesh.grid.islands else 1
-        steps = range(place.step + 1, last + 1)
-        self._ahead = Prefetcher(
-            dataset, (rank_samples(self.samples_of(step), layout, rank, islands) for step in steps)
-        )
+        steps = map(self.samples_of, range(place.step + 1, last + 1))
+        self._ahead = Prefetcher(dataset, (rank_samples(samples, layout, rank, islands) for samples in steps))
 
     def __iter__(self) -> Iterator[tuple[list[Micro], Tensor]]:
         """(micro-batches, this rank's counted tokens as a scalar on the device) of every step."""
@@ -121,17 +115,11 @@ class _InVocabulary:
         largest = max(int(batch.tokens.max()), int(batch.targets.max()))
         if largest >= self.limit or batch.tokens.min() < 0:
             shown = largest if largest >= self.limit else int(batch.tokens.min())
-            raise UserError(
-                f"the data has token {shown}, but the model's vocab_size is {self.limit}",
-                "data",
-                f"use vocab_size {largest + 1} or more, or the tokens that the model was made for",
-            )
+            how = f"use vocab_size {largest + 1} or more, or the tokens that the model was made for"
+            raise UserError(f"the data has token {shown}, but the model's vocab_size is {self.limit}", "data", how)
         if (wrong := batch.targets[outside_vocabulary(batch.targets, self.limit)]).size:
-            raise UserError(
-                f"the data has target {wrong[0]}, and the vocabulary begins at 0",
-                "data",
-                f"use {IGNORED} for targets that aren't counted",
-            )
+            how = f"use {IGNORED} for targets that aren't counted"
+            raise UserError(f"the data has target {wrong[0]}, and the vocabulary begins at 0", "data", how)
         return batch
 
 

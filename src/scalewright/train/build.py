@@ -1,10 +1,10 @@
 """Builds one rank, up to its first step.
 
 the ranks     mesh ─► nodes compared ─► watchdog                                       _meet
-the run       precision, compilation ─► network, optimizer, loss       _on_devices, engine.py
+the run       precision, compilation ─► network, optimizer, loss                      _on_devices, engine.py
 the folder    held by rank 0 ─► newest checkpoint that verifies, data from there      find_origin
 the weights   that checkpoint's, with all states, or first ones ─► Session            _take_up, _fill
-the records   the run's folder, events, trackers: rank 0's           write_folder, open_record
+the records   the run's folder, events, trackers: rank 0's                            write_folder, open_record
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from scalewright.checkpoint.read import set_aside
 from scalewright.data.check import BackgroundCheck, unchecked
 from scalewright.data.dataset import Dataset, TokenDataset, open_data
-from scalewright.data.left_out import LeftOut
+from scalewright.data.mixture import LeftOut
 from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.execute import Loss
@@ -41,7 +41,7 @@ from scalewright.train.loss import build_loss
 from scalewright.train.metrics.record import Record
 from scalewright.train.metrics.run_files import open_record, write_folder
 from scalewright.train.network import first_weights, load_python
-from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
+from scalewright.train.precision import choose_precision, earlier_peak, find_peak
 from scalewright.train.resolve import Resolved
 from scalewright.train.session import Session
 from scalewright.train.start import Start
@@ -50,22 +50,26 @@ from scalewright.train.state.resume import Origin, check_optimizer, find_origin
 
 
 def build(start: Start, context: RankContext, device: torch.device, resources: ExitStack) -> Session:
-    """Builds everything up to the first step; `resources` hold the run's folder, its watchdog and checks.
-
-    Raises UserError where nodes don't fit each other, or the folder holds another run.
-    """
+    """Builds everything up to the first step; `resources` hold the run's folder, its watchdog and checks. Raises
+    UserError where nodes don't fit each other, or the folder holds another run."""
     mesh, watch, findings = _meet(start, context, device, resources)
     remarks: list[str] = []
     run = _on_devices(start.resolved.run, mesh, remarks)
     resolved = replace(start.resolved, run=run)
-    engine, loss, valid = _build_engine(run, mesh), _build_loss(resolved, mesh), None
+    engine, valid = _build_engine(run, mesh), None
+    vocabulary, weight = resolved.vocabulary, run.train.mtp_weight
+    loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, check=True, mtp_weight=weight)
     if run.train.valid_every:
         valid = in_vocabulary(open_data(run.data, "valid", run.seed), resolved.vocabulary)
     if mesh.rank == 0:
         resources.enter_context(claim_folder(run))
     barrier(mesh)
     origin = find_origin(resolved, mesh)
-    peak = _peak(run, mesh, again=origin.reader is not None) if mesh.rank == 0 else None
+    peak = None
+    if mesh.rank == 0:  # measured while the others wait; that of an earlier call for a run that goes on
+        precision = run.layout.precision
+        peak = earlier_peak(run.folder, precision, mesh.world) if origin.reader is not None else None
+        peak = peak or find_peak(run.cluster, precision, mesh.device)
     barrier(mesh)
     session, notes = _take_up(resolved, origin, mesh, engine, loss, valid, watch, start.until)
     if peak is not None:
@@ -116,26 +120,9 @@ def _on_devices(run: RunSpec, mesh: Mesh, remarks: list[str]) -> RunSpec:
     precision = from_rank_zero(choose_precision(requested, mesh.device, remarks) if mesh.rank == 0 else None, mesh)
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     compiled = run.train.compile if run.train.compile != "auto" else mesh.device.type == "cuda"
-    return run.model_copy(
-        update={
-            "layout": run.layout.model_copy(update={"precision": precision}),
-            "train": run.train.model_copy(update={"compile": compiled}),
-            "device": mesh.device.type,
-        }
-    )
-
-
-def _build_loss(resolved: Resolved, mesh: Mesh) -> Loss:
-    train, words = resolved.run.train, resolved.vocabulary
-    loss, weight = resolved.run.loss, train.mtp_weight
-    return build_loss(loss, train.z_loss, load_python, mesh, words, check=True, mtp_weight=weight)
-
-
-def _peak(run: RunSpec, mesh: Mesh, *, again: bool) -> Peak:
-    """The device's peak, measured while the others wait; that of an earlier call for a run that goes on."""
-    precision = run.layout.precision
-    before = earlier_peak(run.folder, precision, mesh.world) if again else None
-    return before or find_peak(run.cluster, precision, mesh.device)
+    layout = run.layout.model_copy(update={"precision": precision})
+    train = run.train.model_copy(update={"compile": compiled})
+    return run.model_copy(update={"layout": layout, "train": train, "device": mesh.device.type})
 
 
 def _take_up(
@@ -154,8 +141,8 @@ def _take_up(
     guard = Guard(run.train.guard, mesh.device, fp16=run.layout.precision == "fp16")
     guard.load(engine.state.guard_state(state))
     run_id = origin.reader.manifest.run_id if origin.reader else uuid.uuid4().hex[:12]
-    per_step, unit = run.layout.global_batch * resolved.seq_len, state.get("schedule_unit")
-    horizon = find_horizon(place, resolved.steps, resolved.tokens, per_step, unit)
+    per_step = run.layout.global_batch * resolved.seq_len
+    horizon = find_horizon(place, resolved.steps, resolved.tokens, per_step, state.get("schedule_unit"))
     if engine.state.islands is not None:
         engine.state.islands.last = horizon.total
     session = Session(
@@ -205,8 +192,7 @@ def _write_start(session: Session, origin: Origin, remarks: list[str], findings:
     for remark in remarks:
         record.remark(remark)
     for finding in findings:
-        line = f"preflight: {finding.line}"
-        record.event("preflight", line, rule=finding.rule, severity=finding.severity)
+        record.event("preflight", f"preflight: {finding.line}", rule=finding.rule, severity=finding.severity)
     if changes.values:
         record.event("changed", changes.line(step), step=step, changes=changes.values)
     if origin.reader is not None:
@@ -218,13 +204,10 @@ def _note_changed_islands(record: Record, change: tuple[int, int] | None, step: 
     if change is None:
         return
     saved, now = change
-    words = {0: "no islands", 1: "1 island"}
-    message = f"the checkpoint has {words.get(saved, f'{saved} islands')}, and the run {now or 'none'} now: "
+    words = {0: "no islands", 1: "1 island"}.get(saved, f"{saved} islands")
+    begins = "each begins with its weights and optimizer states"
     if saved:
-        message += (
-            "it goes on from the outer weights, with island 0's optimizer states; what islands learned since "
-            "their last outer step is left out"
-        )
-    else:
-        message += "each begins with its weights and optimizer states"
+        begins = "it goes on from the outer weights, with island 0's optimizer states; what islands learned since "
+        begins += "their last outer step is left out"
+    message = f"the checkpoint has {words}, and the run {now or 'none'} now: {begins}"
     record.event("islands", message, step=step, saved=saved, now=now)

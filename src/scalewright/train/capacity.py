@@ -8,14 +8,12 @@
     before     0  0  1  2  1  3     tokens before it that chose the same expert
     taken      x  x  x  .  x  .
 
-As in both papers the first tokens are taken, and a slot beyond the capacity gives nothing: the token has its
-other experts, whose weights stay what they are, or its residual stream alone. No token is dropped for a later
-one's sake, which would show a causal model the future: not for a better score (Riquelme et al. 2021), nor for
-a first choice before a second (GShard), so that all slots of a token are alike.
-
-What is counted is a whole sequence, as for the balancing loss, and not a batch: no layout changes what is
-dropped. Where its tokens lie on several ranks of tp and cp, they exchange their choices, 4 bytes each. Only
-training drops: evaluation and generation take every token.
+As in both papers the first tokens are taken, and a slot beyond the capacity gives nothing: the token has its other
+experts, whose weights stay what they are, or its residual stream alone. No token is dropped for a later one's sake,
+which would show a causal model the future: not for a better score (Riquelme et al. 2021), nor for a first choice before
+a second (GShard), so that all slots of a token are alike. What is counted is a whole sequence, as for the balancing
+loss, and not a batch: no layout changes what is dropped. Where its tokens lie on several ranks of tp and cp, they
+exchange their choices, 4 bytes each. Only training drops: evaluation and generation take every token.
 """
 
 from __future__ import annotations
@@ -60,21 +58,22 @@ class Capacity:
                 experts, parts = gathered(experts, 1, group), parts * group.size
         length = experts.shape[1]
         most = capacity(self.factor, self.moe, length)
-        natural, mine = self._index(length, experts.device) if self.cut is not None else (None, None)
-        taken = within_capacity(experts if natural is None else experts[:, natural], most)
-        taken = taken if mine is None else taken[:, mine]  # the tokens of this rank of cp
+        if self.cut is None:
+            taken = within_capacity(experts, most)
+        else:
+            natural, mine = self._index(self.cut, length, experts.device)
+            taken = within_capacity(experts[:, natural], most)[:, mine]  # the tokens of this rank of cp
         if self.tp is not None:
             count = taken.shape[1] // self.tp.size
             taken = taken.narrow(1, self.tp.index * count, count)
         slots = taken.reshape(choice.experts.shape)
         return Kept(slots, min(slots.numel(), rows * self.moe.num_experts * most // parts))
 
-    def _index(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _index(self, cut: SequenceCut, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Where each token of a row lies among those gathered over cp; and which of a row's this rank has."""
-        assert self.cut is not None
         if length not in self._indices:
-            came = np.concatenate([self.cut.tokens(length, rank) for rank in range(self.cut.ranks)])
-            both = torch.from_numpy(np.argsort(came)), torch.from_numpy(self.cut.tokens(length))
+            came = np.concatenate([cut.tokens(length, rank) for rank in range(cut.ranks)])
+            both = torch.from_numpy(np.argsort(came)), torch.from_numpy(cut.tokens(length))
             self._indices[length] = both[0].to(device), both[1].to(device)
         return self._indices[length]
 

@@ -25,10 +25,8 @@ PIECE = 65536  # numbers: 8192 in each running sum
 
 
 def squared_part(gradients: list[Tensor], shares: Tensor) -> Tensor:
-    """This rank's part of the squared norm, a number on the device of `shares` [len(gradients)].
-
-    A tensor's share is 1 over the ranks that hold the same part of it: of pipeline stages and shards 1.
-    """
+    """This rank's part of the squared norm, a number on the device of `shares` [len(gradients)]. A tensor's share is 1
+    over the ranks that hold the same part of it: of pipeline stages and shards 1."""
     squares = squared_norms(gradients).to(shares.device)  # offloaded ones lie elsewhere
     return (squares * shares).sum()
 

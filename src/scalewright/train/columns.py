@@ -6,8 +6,7 @@ BUSIEST ENTROPY DROPPED       of a mixture's experts, means over layers (train/b
 SKIPPED .. FACTOR             the guard's decision (train/guard/decide.py), equal on all ranks
 LOCAL                         this rank's own part in a non-finite step
 OUTER                         norm of the outer gradient applied after the step (train/diloco.py), else 0
-from MEMORY on                each rank's memory in GiB: in a sum, a place of its own for every rank is what
-                              lets the reader take the largest
+from MEMORY on                each rank's memory in GiB, in a place of its own, since columns are summed
 """
 
 from __future__ import annotations
@@ -39,6 +38,4 @@ def stop_request(signal: bool, callback: bool, world: int) -> int:
 
 def stop_reason(total: float, world: int) -> StopReason | None:
     """Why the run is to stop, from the sum over ranks; a callback's wish is put before signals."""
-    if total > world:
-        return "callback"
-    return "signal" if total > 0 else None
+    return "callback" if total > world else "signal" if total > 0 else None

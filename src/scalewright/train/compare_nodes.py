@@ -44,30 +44,24 @@ MARK = ".preflight-"
 def look_together(
     run: RunSpec, context: RankContext, mesh: Mesh, here: tuple[Finding, ...] = ()
 ) -> tuple[Finding, ...]:
-    """What is to be said of all nodes, on rank 0; all ranks must call it, when they have met.
-
-    `here`: by `look_here`, on this node. Raises the same UserError on every rank for what would make the run
-    fail.
-    """
+    """What is to be said of all nodes, on rank 0; all ranks must call it, when they have met. `here`: by `look_here`,
+    on this node. Raises the same UserError on every rank for what would make the run fail."""
     mode = run.launch.preflight
     if mode == "off" or context.starter in OURS:
         return here
     first = context.local_rank == 0
     with _mark(run.folder, writes=context.rank == 0) as mark:
         report = _report(run, context, mesh.device.type, here) if first else None
-        reports = [Report(**data) for data in gather_json(report and asdict(report) | {"mark": mark}, mesh)
-                   if data is not None]  # fmt: skip
+        gathered = gather_json(report and asdict(report) | {"mark": mark}, mesh)
+        reports = [Report(**data) for data in gathered if data is not None]
         nodes: tuple[Node, ...] = ()
-        if len(reports) > 1:
+        several = len(reports) > 1
+        if several:
             moment = [time.time(), _sees(run.folder, reports[0].mark)] if first else None  # all have just met
-            moments = [seen for seen in gather_json(moment, mesh) if seen is not None]
-            nodes = tuple(
-                replace(report.as_node, clock=clock, sees_folder=sees)
-                for report, (clock, sees) in zip(reports, moments, strict=True)
-            )
+            moments = zip(reports, (seen for seen in gather_json(moment, mesh) if seen is not None), strict=True)
+            nodes = tuple(replace(r.as_node, clock=clock, sees_folder=sees) for r, (clock, sees) in moments)
     place = ProcessPlace(context.starter, world=context.world, nodes=len(reports))
     facts = Facts(place=place, site=run.launch, run=Run(run), nodes=nodes, gpus=mesh.device.type == "cuda")
-    several = len(reports) > 1
     by_host = [(report.node["host"] if several else "", report.as_findings) for report in reports]
     findings = stop_for(in_order([*merge(by_host), *check(facts, "nodes")]), mode)
     return findings if context.rank == 0 else ()
@@ -107,11 +101,8 @@ def describe(run: RunSpec, facts: Facts, rank: int, kind: str) -> Node:
     """What the other nodes compare with theirs."""
     import torch
 
-    versions = {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "scalewright": f"{scalewright.__version__} {code_digest()}",
-    }
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    versions["scalewright"] = f"{scalewright.__version__} {code_digest()}"
     gpus: dict[str, int] = {}
     if kind == "cuda":
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
@@ -119,11 +110,8 @@ def describe(run: RunSpec, facts: Facts, rank: int, kind: str) -> Node:
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
         if driver := _driver():
             versions["driver"] = driver
-    variables = {
-        name: value
-        for name, value in facts.environ.items()
-        if name.startswith(OF_LIBRARIES) and not name.endswith(OF_A_NODE)
-    }
+    named = [name for name in facts.environ if name.startswith(OF_LIBRARIES) and not name.endswith(OF_A_NODE)]
+    variables = {name: facts.environ[name] for name in named}
     cards = sum(card.active for card in facts.machine.cards.values())
     return Node(facts.machine.host, rank, versions, gpus, cards, variables, _mtu(facts), run_digest(run))
 
@@ -143,12 +131,11 @@ def run_digest(run: RunSpec) -> str:
 
 def _driver() -> str:
     """NVIDIA's driver (Linux); empty where it isn't known."""
-    try:
+    with suppress(OSError):
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-    match = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
-    return match[0] if match else ""
+        if match := re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text):
+            return match[0]
+    return ""
 
 
 def _mtu(facts: Facts) -> int | None:

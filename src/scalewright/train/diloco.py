@@ -8,9 +8,9 @@
 (Douillard et al. 2023, arXiv 2311.08105, algorithm 1: eta = outer_lr, mu = outer_momentum; alpha and overlap:
 Douillard et al. 2025, arXiv 2501.18512, equation 5. eta 1 and mu 0 average the weights: LocalSGD.)
 
-An island is one index of `dp_replicate`, and may be split within in any way: a rank holds W and m of its own
-shards, and exchanges them with the ranks that hold the same shards of the other islands. W is what validation
-measures and what a checkpoint's model is. A router's correction bias, which no optimizer trains, is averaged.
+An island is one index of `dp_replicate`, and may be split within in any way: a rank holds W and m of its own shards,
+and exchanges them with the ranks that hold the same shards of the other islands. W is what validation measures and what
+a checkpoint's model is. A router's correction bias, which no optimizer trains, is averaged.
 """
 
 from __future__ import annotations
@@ -64,11 +64,6 @@ class Fragment:
             return self.outer.clone()
         return torch.cat([weight.master.detach().reshape(-1) for weight in self.weights])
 
-    @property
-    def states(self) -> list[Tensor]:
-        """All that is kept between steps."""
-        return [state for state in (self.outer, self.momentum, self.rest) if state is not None]
-
 
 @dataclass
 class _UnderWay:
@@ -86,6 +81,7 @@ class Islands:
     def __init__(self, spec: DilocoSpec, weights: Weights, mesh: Mesh, *, by_layer: bool = True) -> None:
         """`by_layer`: layers make the fragments, else (of a user's own module) single tensors do."""
         self.spec, self.weights, self.mesh = spec, weights, mesh
+        self.index, self.count = mesh.index(AXIS), mesh.size(AXIS)  # this rank's island; of how many
         self.step = self.last = 0
         self.under_way: list[_UnderWay] = []
         moved = [w for w in weights if w.trained or w.name.endswith(".router.bias")]
@@ -106,28 +102,21 @@ class Islands:
         if from_first:
             self.weights.publish()
 
-    # -- outer steps ------------------------------------------------------------------------------
-
     @torch.no_grad()
     def after_step(self) -> Tensor:
-        """After an inner step: sends and applies what is due; the outer gradient's norm, 0 without one.
-
-        A scalar on the device. A collective of the ranks that hold the same shards, at the same steps on all.
-        """
+        """After an inner step: sends and applies what is due; the outer gradient's norm, 0 without one. A scalar on the
+        device. A collective of the ranks that hold the same shards, at the same steps on all."""
         self.step += 1
         ends = self.step == self.last
-        norms: list[Tensor] = []
         for flight in self.under_way:
             if self.step >= flight.half:
                 flight.mean.advance()
         applied = [flight for flight in self.under_way if ends or flight.due == self.step]
         self.under_way = [flight for flight in self.under_way if flight not in applied]
-        norms += [self._apply(flight, self.spec.kept_share) for flight in applied]
-        alike = {flight.number for flight in applied if not self.spec.kept_share}
+        norms = [self._apply(flight, self.spec.kept_share) for flight in applied]
+        alike = {flight.number for flight in applied if ends and not self.spec.kept_share}  # islands are, already
         sent = range(len(self.fragments)) if ends else self.spec.sent(self.step)
-        for number in sent:
-            if ends and number in alike:
-                continue  # its islands are alike already
+        for number in (number for number in sent if number not in alike):
             flight = self._send(number)
             if ends or not self.spec.overlap:
                 norms.append(self._apply(flight, 0.0 if ends else self.spec.kept_share))
@@ -194,17 +183,12 @@ class Islands:
                 outer.copy_(inner)
         self.weights.publish()
 
-    # -- what a run writes down -------------------------------------------------------------------
-
     @torch.no_grad()
     def merge(self, report: Tensor) -> Tensor:
-        """An island's report -> that of all, the same on every rank but for LOCAL and memory's places.
-
-        Loss, norm and loads are means weighted by the islands' counted tokens; decisions are those of the
-        island with the longest streak of bad steps, or the largest spike.
-        """
-        group = self.mesh.group("islands")
-        if group is None:
+        """An island's report -> that of all, the same on every rank but for LOCAL and memory's places. Loss, norm and
+        loads are means weighted by the islands' counted tokens; decisions are those of the island with the longest
+        streak of bad steps, or the largest spike."""
+        if (group := self.mesh.group("islands")) is None:
             return report
         with self.mesh.timers.comm("islands"):
             rows = arrived(gathering(report[None], self.mesh.size("islands"), group))
@@ -220,32 +204,17 @@ class Islands:
         merged[MEMORY:] = rows[:, MEMORY:].amax(dim=0)
         return merged
 
-    # -- what outlives the process ----------------------------------------------------------------
-
-    @property
-    def index(self) -> int:
-        """This rank's island."""
-        return self.mesh.index(AXIS)
-
-    @property
-    def count(self) -> int:
-        """The number of islands."""
-        return self.mesh.size(AXIS)
-
     def tensors(self) -> list[Tensor]:
         """All that is kept between steps, beside weights and inner optimizer."""
-        return [state for fragment in self.fragments for state in fragment.states]
+        kept = [state for f in self.fragments for state in (f.outer, f.momentum, f.rest)]
+        return [state for state in kept if state is not None]
 
     @property
     def step_bytes(self) -> float:
         """Bytes of this rank's outer steps, as collectives are counted, over the inner steps between them."""
-        spec = self.spec
-        sent = [
-            transfer.total
-            for fragment in self.fragments
-            for transfer in outer_steps(len(fragment.outer), self.count, spec.inner_steps, spec.wire_bytes, spec.narrow)
-        ]
-        return float(sum(sent))
+        about = self.count, self.spec.inner_steps, self.spec.wire_bytes, self.spec.narrow
+        transfers = (transfer for f in self.fragments for transfer in outer_steps(len(f.outer), *about))
+        return float(sum(transfer.total for transfer in transfers))
 
     def outer(self) -> dict[str, Tensor]:
         """The outer weights by name."""
@@ -254,13 +223,12 @@ class Islands:
     def shared(self) -> dict[str, dict[str, Tensor]]:
         """What all islands have alike: momentum, and outer gradients that are on their way."""
         named: dict[str, dict[str, Tensor]] = {}
-        for fragment in self.fragments:
-            if fragment.momentum is not None:
-                for weight, part in fragment.views(fragment.momentum):
-                    named.setdefault(weight.name, {})["momentum"] = part
-        for flight in self.under_way:
-            for weight, part in self.fragments[flight.number].views(flight.mean.finish()):
-                named.setdefault(weight.name, {})["gradient"] = part
+        rows = [(fragment, "momentum", fragment.momentum) for fragment in self.fragments]
+        rows += [(self.fragments[flight.number], "gradient", flight.mean.finish()) for flight in self.under_way]
+        for fragment, kind, row in rows:
+            if row is not None:
+                for weight, part in fragment.views(row):
+                    named.setdefault(weight.name, {})[kind] = part
         return named
 
     def own(self) -> dict[str, dict[str, Tensor]]:
@@ -279,10 +247,8 @@ class Islands:
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Any], shared: Read, own: Read | None) -> None:
-        """Takes what `state`, `shared` and `own` gave, once the masters are the outer weights.
-
-        `own` is None where other islands saved it: all then go on from the outer weights.
-        """
+        """Takes what `state`, `shared` and `own` gave, once the masters are the outer weights. `own` is None where
+        other islands saved it: all then go on from the outer weights."""
         self.begin()
         self.under_way = []
         for fragment in self.fragments:
@@ -313,13 +279,8 @@ def _fragment(spec: DilocoSpec, weights: list[Weight], device: torch.device) -> 
     def zeros(count: int) -> Tensor:
         return torch.zeros(count, dtype=torch.float32, device=device)
 
-    return Fragment(
-        weights,
-        trained,
-        zeros(sum(sizes)),
-        zeros(trained) if spec.outer_momentum else None,
-        zeros(sum(sizes)) if spec.narrow else None,
-    )
+    momentum = zeros(trained) if spec.outer_momentum else None
+    return Fragment(weights, trained, zeros(sum(sizes)), momentum, zeros(sum(sizes)) if spec.narrow else None)
 
 
 def _fill(fragment: Fragment, flat: Tensor, kind: str, read: Read | None) -> None:

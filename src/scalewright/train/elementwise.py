@@ -5,9 +5,8 @@
     anything else    a matrix's (Muon), a row's (Adafactor) or a tensor's norm (LAMB) would be the part's:
                      another update for every layout, and nothing that shows it
 
-torch's own are listed by name. Others declare it: `elementwise = True` on the class or the function that the
-run file names, or on the optimizer that it returns. No torch is imported here, since a run is checked before
-any process starts.
+torch's own are listed by name. Others declare it: `elementwise = True` on the class or the function that the run file
+names, or on the optimizer that it returns. No torch is imported here, since a run is checked before any process starts.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ OF_TORCH = {"ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "
 
 
 def check_named(spec: OptimizerSpec | PythonRef, layout: Layout) -> None:
-    """Raises UserError for a class that isn't declared elementwise, where a layout cuts tensors.
-
-    A function that doesn't may still return one that does: `check_made` sees to it.
-    """
+    """Raises UserError for a class that isn't declared elementwise, where a layout cuts tensors. A function that
+    doesn't may still return one that does: `check_made` sees to it."""
     if not isinstance(spec, PythonRef) or not cuts(layout):
         return
     named = import_object(spec.python)
@@ -43,10 +40,8 @@ def check_made(spec: PythonRef, made: object) -> None:
 
 
 def says_elementwise(what: Any) -> bool:
-    """Whether a class, a function or an optimizer is declared elementwise, or is one of torch's that are.
-
-    A class that inherits from one of torch's may do anything, and is asked itself.
-    """
+    """Whether a class, a function or an optimizer is declared elementwise, or is one of torch's that are. A class that
+    inherits from one of torch's may do anything, and is asked itself."""
     if (declared := getattr(what, "elementwise", None)) is not None:
         return bool(declared)
     kind = what if isinstance(what, type) else type(what)
@@ -59,10 +54,7 @@ def cuts(layout: Layout) -> bool:
 
 
 def _refusal(spec: PythonRef) -> UserError:
-    return UserError(
-        f"{spec.python} doesn't say that it is elementwise, and this layout gives it parts of tensors",
-        "optimizer",
-        "if each number's update depends on its own gradient and state alone, set elementwise = True on it, "
-        "or name a function of yours that returns it and says so; else keep tensors whole: "
-        "layout.zero_stage=0 layout.tp=1, or one device",
-    )
+    problem = f"{spec.python} doesn't say that it is elementwise, and this layout gives it parts of tensors"
+    how = "if each number's update depends on its own gradient and state alone, set elementwise = True on it, or name "
+    how += "a function of yours that returns it and says so; else keep tensors whole: layout.zero_stage=0 layout.tp=1, "
+    return UserError(problem, "optimizer", f"{how}or one device")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -54,7 +53,7 @@ class Engine:
     state: RunState
     make_step: Callable[[Loss, Guard], Stepper]
     # Whether weights, gradients and collectives are this tool's own: what ranks hold and send is counted then
-    # (record/measured.py), and a bad step is run again to find where it began (guard/suspect.py).
+    # (metrics/measured.py), and a bad step is run again to find where it began (guard/suspect.py).
     transparent: bool = True
     files: Mapping[str, str] = field(default_factory=dict)  # for the run's folder: an engine's own settings
 
@@ -63,30 +62,24 @@ def build_own(run: RunSpec, mesh: Mesh) -> Engine:
     """`engine: scalewright`, its weights allocated and not yet filled. All ranks call it."""
     half = run.layout.precision == "bf16"
     network = build_network(run, mesh, bf16=half)
-    weights = network.parallel.weights
-    optimizer = build_optimizer(run.optimizer, weights, load_python, mesh, half=half, seed=run.seed)
-    islands = build_islands(run, network.parallel, mesh)
-    state = RunState(run, network, optimizer, mesh, islands)
-    return Engine(network, state, partial(_own_step, run, state, network.parallel))
+    parallel = network.parallel
+    optimizer = build_optimizer(run.optimizer, parallel.weights, load_python, mesh, half=half, seed=run.seed)
+    islands = build_islands(run, parallel, mesh)
 
+    def make_step(loss: Loss, guard: Guard) -> Step:
+        clip = getattr(run.optimizer, "clip_norm", 0.0)
+        balance = Balance.of(run.train.balance, mesh, parallel.model)
+        return Step(parallel, optimizer, loss, mesh, clip, guard=guard, balance=balance, islands=islands)
 
-def _own_step(run: RunSpec, state: RunState, parallel: Parallel, loss: Loss, guard: Guard) -> Step:
-    clip = getattr(run.optimizer, "clip_norm", 0.0)
-    balance = Balance.of(run.train.balance, state.mesh, parallel.model)
-    return Step(parallel, state.optimizer, loss, state.mesh, clip, guard=guard, balance=balance, islands=state.islands)
+    return Engine(network, RunState(run, network, optimizer, mesh, islands), make_step)
 
 
 def build_islands(run: RunSpec, parallel: Parallel, mesh: Mesh) -> Islands | None:
     """The outer optimizer of a run with `diloco`; raises UserError for a module that islands can't train."""
     if run.diloco is None:
         return None
-    floating = [name for name, b in parallel.buffers.named().items() if b.is_floating_point()]
-    if floating:
-        raise UserError(
-            f"buffer '{floating[0]}' of the model holds numbers that a step may change, and diloco joins "
-            "parameters alone",
-            "diloco",
-            "register it with persistent=False if it is a table, or train without diloco",
-        )
-    by_layer = isinstance(run.model, ModelSpec)
-    return Islands(run.diloco, parallel.weights, mesh, by_layer=by_layer)
+    if floating := [name for name, b in parallel.buffers.named().items() if b.is_floating_point()]:
+        changes = f"buffer '{floating[0]}' of the model holds numbers that a step may change"
+        how = "register it with persistent=False if it is a table, or train without diloco"
+        raise UserError(f"{changes}, and diloco joins parameters alone", "diloco", how)
+    return Islands(run.diloco, parallel.weights, mesh, by_layer=isinstance(run.model, ModelSpec))

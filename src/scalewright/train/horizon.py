@@ -4,14 +4,12 @@
     train.tokens   ends with the first step that has consumed so many,      position = tokens consumed /
                    counted from where the run stands                                   tokens of a first step
 
-While the batch stays the two positions are the same numbers. A run that goes on with another batch or
-sequence length still ends at its tokens, and its rate goes on where it was: warm-up and decay are counted in
-the steps that the run began with.
+While the batch stays the two positions are the same numbers. A run that goes on with another batch or sequence length
+still ends at its tokens, and its rate goes on where it was: warm-up and decay are counted in the steps that the run
+began with. The learning rate is a pure function of the position, so that a resume needs no state:
 
-The learning rate of every update: a pure function of the step, so that a resume needs no state.
-
-constant  ‾‾‾‾‾‾‾‾    linear  ‾\\__     cosine  ‾‾\\_      wsd  ‾‾‾‾‾‾\\    each after a linear warm-up /
-                                                     (warm-up, stable, decay; Hu et al. 2024 §4)
+    constant  ‾‾‾‾‾‾‾‾    linear  ‾\\__     cosine  ‾‾\\_      wsd  ‾‾‾‾‾‾\\    each after a linear warm-up /
+                                                         (warm-up, stable, decay; Hu et al. 2024 §4)
 """
 
 from __future__ import annotations
@@ -34,9 +32,8 @@ class Horizon:
 
     def position(self, step: int) -> float:
         """How far the run is after `step`."""
-        if self.unit is None:
-            return step
-        return (self.place.tokens + (step - self.place.step) * self.per_step) / self.unit
+        tokens = self.place.tokens + (step - self.place.step) * self.per_step
+        return step if self.unit is None else tokens / self.unit
 
     def rate(self, schedule: ScheduleSpec, base: float, step: int) -> float:
         """The learning rate of a step."""
@@ -56,22 +53,18 @@ def find_horizon(
 
 
 def learning_rate(schedule: ScheduleSpec, base: float, step: float, total: float) -> float:
-    """The rate of update `step` (1 is the first) of `total`; `base` is the highest. Either may be a fraction.
-
-    The last update of a decay has exactly `min_ratio` x base, and stays there after it.
-    """
-    warmup = schedule.warmup_steps
-    if step <= warmup:
-        return base * step / warmup
+    """The rate of update `step` (1 is the first) of `total`; `base` is the highest. Either may be a fraction. The last
+    update of a decay has exactly `min_ratio` x base, and stays there after it."""
+    start: float = schedule.warmup_steps
+    if step <= start:
+        return base * step / start
     if schedule.kind == "constant":
         return base
+    usual = max(1, total // 5) if schedule.kind == "wsd" else total - start
+    length = schedule.decay_steps if schedule.decay_steps is not None else usual
     if schedule.kind == "wsd":
-        length = schedule.decay_steps if schedule.decay_steps is not None else max(1, total // 5)
-        start = max(warmup, total - length)
+        start = max(start, total - length)
         length = min(length, total - start)  # a warm-up that reaches into the decay shortens it
-    else:
-        start = warmup
-        length = schedule.decay_steps if schedule.decay_steps is not None else total - warmup
     done = min(1.0, max(0.0, (step - start) / length)) if length > 0 else 1.0
     shape = 0.5 * (1 + cos(pi * done)) if schedule.kind == "cosine" else 1 - done
     return base * (schedule.min_ratio + (1 - schedule.min_ratio) * shape)

@@ -28,28 +28,21 @@ _OF_WORDS = ("embed.weight", "head.weight", "head.bias")  # a row a word
 
 
 def init_vocabulary(run: RunSpec, model: ModelSpec) -> tuple[int, int]:
-    """The rows of `init`'s embedding, and how many of them are words of its tokenizer (the rest is padding).
-
-    Raises UserError when the run's model has fewer rows.
-    """
+    """The rows of `init`'s embedding, and how many of them are words of its tokenizer (the rest is padding). Raises
+    UserError when the run's model has fewer rows."""
     folders, size = text_files(Path(run.init))[0], model.vocab_size
     keys = json_object(folders[0] / "config.json") or json_object(folders[0] / "manifest.json").get("model", {})
     rows = int(keys.get("text_config", keys).get("vocab_size", size))
     if size < rows:
-        raise UserError(
-            f"the model's vocab_size {size} is less than the {rows} that init has",
-            f"init: {run.init}",
-            f"use vocab_size {rows}: words can be added, not taken out",
-        )
+        problem = f"the model's vocab_size {size} is less than the {rows} that init has"
+        raise UserError(problem, f"init: {run.init}", f"use vocab_size {rows}: words can be added, not taken out")
     tokenizer = next((path for path in folders if (path / "tokenizer.json").is_file()), None)
     return rows, min(rows, vocabulary_size(read_tokenizer(tokenizer)) if tokenizer else rows)
 
 
 def grown(source: Source, run: RunSpec, data_words: int | None) -> Source:
-    """The source of `init` with rows for the run's vocabulary; those of new words are the mean of the old.
-
-    `data_words` of the data's tokenizer: more than init's has may lie in the padding of its rows.
-    """
+    """The source of `init` with rows for the run's vocabulary; those of new words are the mean of the old. `data_words`
+    of the data's tokenizer: more than init's has may lie in the padding of its rows."""
     if not isinstance(run.model, ModelSpec):
         return source
     size, (rows, words) = run.model.vocab_size, init_vocabulary(run, run.model)

@@ -4,14 +4,10 @@ for step:  rate, seed -> step -> row            every `valid_every`: validate   
 until the last step, or until a signal (any rank) or a callback (rank 0) asks to stop: then save
 A signal is heard in every batch of a validation, which it cuts short, and after every save.
 
-Python's garbage collector at chosen steps, on all ranks alike.
-
-    left to itself    a rank stops now and then, by its own count of objects; at 256 ranks one of them nearly
-                      always does, and the others wait
-    here              before the first step, then every 50th step; saves and validations collect everything
-
-What lives before the first step (modules, weights) is frozen: no later collection looks at it. torchtitan
-does the same (its `gc_freq`, 50).
+Python's garbage collector, left to itself, stops a rank now and then, by its own count of objects: at 256 ranks one of
+them nearly always does, and the others wait. Here it runs on all ranks alike, before the first step, then every 50th;
+saves and validations collect everything. What lives before the first step (modules, weights) is frozen: no later
+collection looks at it. torchtitan does the same (its `gc_freq`, 50).
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from contextlib import closing, contextmanager
 from scalewright.parallel.timers import Spans
 from scalewright.train.batches import StepBatches
 from scalewright.train.columns import OUTER, STOP, StopReason, stop_reason, stop_request
-from scalewright.train.metrics.measured import Readback
+from scalewright.train.metrics.measured import Readback, Report
 from scalewright.train.metrics.record import Clock
 from scalewright.train.optimizer import set_rate
 from scalewright.train.profile import Tracer
@@ -34,10 +30,8 @@ LOADS = 50  # rows of the experts' loads in a run: more would be more numbers th
 
 
 def loop(session: Session, stop: StopRequest) -> StopReason | None:
-    """Trains to the last step of this call or a request to stop; returns what stopped it.
-
-    That and `session.done` are equal on all ranks. Raises Rewind on all of them.
-    """
+    """Trains to the last step of this call or a request to stop; returns what stopped it. That and `session.done` are
+    equal on all ranks. Raises Rewind on all of them."""
     with closing(session.batches()) as batches:
         session.done, stopped = _steps(session, batches, stop)
     return stopped
@@ -90,41 +84,28 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
 
 
 def _write(
-    session: Session,
-    batches: StepBatches,
-    reports: list[tuple[int, list[float]]],
-    pending: dict[int, tuple[float, Spans]],
-    clock: Clock,
+    session: Session, batches: StepBatches, reports: list[Report], pending: dict[int, tuple[float, Spans]], clock: Clock
 ) -> float:
     """Writes the rows that have arrived; the largest STOP among them."""
     stopped = 0.0
     for step, report in reports:
         seconds = clock.lap()
         rate, spans = pending.pop(step)
+        spec = session.run.diloco
         if session.record is not None:
-            parts = spans.breakdown(seconds)
-            session.record.step(step, report, rate, seconds, batches.hash_of(step), parts)
-        _write_outer(session, step, report)
+            session.record.step(step, report, rate, seconds, batches.hash_of(step), spans.breakdown(seconds))
+            if spec is not None and report[OUTER]:  # the fragments that moved, and how far apart the islands had come
+                fragments = spec.applied(step, session.horizon.total)
+                session.record.event("outer", step=step, fragments=fragments, outer_grad_norm=report[OUTER])
         session.health.take(step, report)
         stopped = max(stopped, report[STOP])
     return stopped
 
 
-def _write_outer(session: Session, step: int, report: list[float]) -> None:
-    """The fragments that an outer step moved, and how far apart the islands had come."""
-    spec = session.run.diloco
-    if session.record is None or spec is None or not report[OUTER]:
-        return
-    fragments = spec.applied(step, session.horizon.total)
-    session.record.event("outer", step=step, fragments=fragments, outer_grad_norm=report[OUTER])
-
-
 def _write_loads(session: Session, step: int) -> None:
     """At up to LOADS steps of a run, and its first: the tokens of every expert."""
     balance = session.step.balance
-    if balance is None or not balance.layers:
-        return
-    if step == 1 or step % -(-session.horizon.total // LOADS) == 0:
+    if balance is not None and balance.layers and (step == 1 or step % -(-session.horizon.total // LOADS) == 0):
         loads = balance.gathered()
         if session.record is not None:
             session.record.experts(step, loads)
@@ -135,11 +116,9 @@ EVERY = 50
 
 @contextmanager
 def garbage_at_steps() -> Iterator[None]:
-    """Collects and freezes once, then leaves collecting to `collect_garbage`; afterwards all is as before.
-
-    Where something is frozen already, by a caller or of a worker's imports (launch/fork_server.py), it stays
-    that alone: what is added to it couldn't be thawed apart.
-    """
+    """Collects and freezes once, then leaves collecting to `collect_garbage`; afterwards all is as before. Where
+    something is frozen already, by a caller or of a worker's imports (launch/fork_server.py), it stays that alone: what
+    is added to it couldn't be thawed apart."""
     enabled, frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
     gc.collect()

@@ -1,20 +1,14 @@
 """The loss of a run, as a sum over a micro-batch's counted tokens.
 
-A step divides the sums by the tokens of the whole global batch, which is known before the first backward, so
-that ranks, micro-batches and masks change nothing. The built-in one is `parallel/cross_entropy.py`.
-
-A user's own loss: `loss: {python: mine:loss}`, called with (logits [B, T, V], targets [B, T]).
+A step divides the sums by the tokens of the whole global batch, which is known before the first backward, so that
+ranks, micro-batches and masks change nothing. The built-in one is `parallel/cross_entropy.py`. A user's own,
+`loss: {python: mine:loss, reduction: mean}`, is called with (logits [B, T, V], targets [B, T]).
 
     reduction: sum (default)    the number is the sum over counted tokens (targets other than -100)
     reduction: mean             it is their mean; it is multiplied by the micro-batch's counted tokens
 
-A step divides the sum of all micro-batches by the counted tokens of the global batch, so a mean taken for a
-sum would train with gradients that many times too small, without an error. The first micro-batch shows which
-it is: a sum over twice the tokens is twice as large, a mean stays.
-
-The reduction of a user's own loss, as the run file declares it: `{python: mine:loss, reduction: mean}`.
-
-No torch is imported here: it is read before any process starts.
+A mean taken for a sum would train with gradients that many times too small, without an error. The first micro-batch
+shows which it is: a sum over twice the tokens is twice as large, a mean stays.
 """
 
 from __future__ import annotations
@@ -49,28 +43,26 @@ def build_loss(
     check: bool = False,
     mtp_weight: float = 0.0,
 ) -> Loss:
-    """The run's loss. A user's own is called with (logits, targets); see `own_loss` for what it returns.
+    """The run's loss. `check`: the first micro-batches show whether a user's own is the sum or the mean that the run
+    file declares. `mtp_weight`: of the loss of prediction modules, where the model gives `Predictions`.
 
-    `check`: the first micro-batches show whether it is the sum or the mean that the run file declares.
-    `mtp_weight`: of the loss of prediction modules, where the model gives `Predictions`.
-
-    Under tensor parallelism (`mesh` with tp > 1) it takes this rank's columns of a `vocabulary` of that many
-    tokens. A user's own then gets whole logits, gathered, on every rank, and must give the same on each.
+    Under tensor parallelism (`mesh` with tp > 1) it takes this rank's columns of a `vocabulary` of that many tokens. A
+    user's own then gets whole logits, gathered, on every rank, and must give the same on each.
     """
     columns = None
     if mesh is not None and mesh.size("tp") > 1:
         if vocabulary is None:
             raise ValueError("tensor parallelism cuts the vocabulary: say how large it is")
         columns = make_columns(mesh, vocabulary)
-    if isinstance(loss, PythonRef):
-        custom_loss = OwnLoss(load(called_part(loss)), loss, check=check)
+    if not isinstance(loss, PythonRef):
+        return CrossEntropy(z_loss, columns, mtp_weight=mtp_weight)
+    own_loss = OwnLoss(load(called_part(loss)), loss, check=check)
 
-        def wrapped(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            total = custom_loss(logits if columns is None else full_logits(logits, columns), targets)
-            return total, total.new_zeros(())
+    def wrapped(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        total = own_loss(logits if columns is None else full_logits(logits, columns), targets)
+        return total, total.new_zeros(())
 
-        return wrapped
-    return CrossEntropy(z_loss, columns, mtp_weight=mtp_weight)
+    return wrapped
 
 
 COLUMNS = 64  # tokens of the row that the check looks at: its copies of the logits stay small
@@ -96,11 +88,8 @@ class OwnLoss:
                 self.attempts = 0
         total = self._scalar(self.function(logits, targets))
         if logits.requires_grad and not total.requires_grad and torch.is_grad_enabled():
-            raise UserError(
-                "the loss has no gradient",
-                f"python: {self.name}",
-                "compute it from the logits with torch operations, without .item() or .detach()",
-            )
+            how = "compute it from the logits with torch operations, without .item() or .detach()"
+            raise UserError("the loss has no gradient", f"python: {self.name}", how)
         if self.reduction == "sum":
             return total
         counted = (targets != IGNORED).sum()
@@ -111,43 +100,34 @@ class OwnLoss:
         """The loss in fp32; raises UserError when it isn't one number."""
         if not isinstance(value, Tensor) or value.numel() != 1:
             kind = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise UserError(
-                f"the loss gave {kind}, not one number",
-                f"python: {self.name}",
-                "return the sum over counted tokens as a tensor of one number",
-            )
+            how = "return the sum over counted tokens as a tensor of one number"
+            raise UserError(f"the loss gave {kind}, not one number", f"python: {self.name}", how)
         return value.reshape(()).float()
 
     @torch.no_grad()
     def _settled(self, logits: Tensor, targets: Tensor) -> bool:
         """Whether the loss was seen to have its declared reduction; raises UserError for the other one."""
-        part = _counted_part(logits, targets)
-        if part is None:
+        if (part := _counted_part(logits, targets)) is None:
             return False
         growth = [self._growth(*part, dim) for dim in (0, 1)]  # with twice the rows, twice the length
-        if any(value is None for value in growth):
+        if not all(map(math.isfinite, growth)):
             return False
-        same = [abs(value - SAME) < TOLERANCE for value in growth if value is not None]
-        twice = [abs(value - TWICE) < TOLERANCE for value in growth if value is not None]
+        same, twice = ([abs(value - kept) < TOLERANCE for value in growth] for kept in (SAME, TWICE))
         if self.reduction == "mean":
             if all(twice):
-                raise UserError(
-                    "reduction: mean is set, but the loss of twice the tokens is twice as large: a sum",
-                    f"python: {self.name}",
-                    "remove reduction: mean, or return the mean over counted tokens",
-                )
+                problem = "reduction: mean is set, but the loss of twice the tokens is twice as large: a sum"
+                how = "remove reduction: mean, or return the mean over counted tokens"
+                raise UserError(problem, f"python: {self.name}", how)
         elif all(same):
-            raise UserError(
-                "the loss is a mean (twice the tokens give the same number), and a step divides sums by the "
-                "global batch's tokens",
-                f"python: {self.name}",
-                "return the sum over counted tokens, or set reduction: mean beside python:",
-            )
+            mean = "the loss is a mean (twice the tokens give the same number)"
+            problem = f"{mean}, and a step divides sums by the global batch's tokens"
+            how = "return the sum over counted tokens, or set reduction: mean beside python:"
+            raise UserError(problem, f"python: {self.name}", how)
         # The same from twice the rows or twice the length alone is no mean: a loss may count one token a row.
         return True
 
-    def _growth(self, logits: Tensor, targets: Tensor, dim: int) -> float | None:
-        """loss(part twice) / loss(part); null where there is none: 0, not finite, or not for such a part."""
+    def _growth(self, logits: Tensor, targets: Tensor, dim: int) -> float:
+        """loss(part twice) / loss(part); not finite where there is none: of 0, or not for such a part."""
         try:
             with _random_state_kept(logits.device):
                 once = self._scalar(self.function(logits, targets)).item()
@@ -155,9 +135,8 @@ class OwnLoss:
                 doubled = self.function(torch.cat([logits] * 2, dim), torch.cat([targets] * 2, dim))
                 twice = self._scalar(doubled).item()
         except Exception:  # a loss that takes whole rows alone; if it is wrong, the real call raises it
-            return None
-        value = twice / once if once else math.nan
-        return value if math.isfinite(value) else None
+            return math.nan
+        return twice / once if once else math.nan
 
 
 def _counted_part(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor] | None:

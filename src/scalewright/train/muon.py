@@ -2,15 +2,12 @@
 
     m = momentum m + (1 - momentum) g          u = g + momentum (m - g): Nesterov
     o = an orthogonal matrix near u            w -= lr (0.2 sqrt(max(rows, columns)) o + decay w)
-
-0.2 sqrt(max) gives a matrix's update the root mean square of AdamW's, so that both take one learning rate
-(Liu et al. 2025, arXiv 2502.16982, eq. 4; `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`). AdamW updates
-the rest: embedding, head, norms, biases.
-
     o: u over its norm, then five times x = a x + b (x x^T) x + c (x x^T)^2 x
 
-(Newton-Schulz; https://kellerjordan.github.io/posts/muon), which moves singular values to near 1. It needs
-the whole matrix: parallel/owners.py. Experts of a stack are a matrix each; so is each of q, k and v.
+(Newton-Schulz; https://kellerjordan.github.io/posts/muon), which moves singular values to near 1. It needs the whole
+matrix: parallel/owners.py. Experts of a stack are a matrix each; so is each of q, k and v. 0.2 sqrt(max) gives a
+matrix's update the root mean square of AdamW's, so that both take one learning rate (Liu et al. 2025, arXiv 2502.16982,
+eq. 4; `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`). AdamW updates the rest: embedding, head, norms, biases.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.owners import Owners
 from scalewright.parallel.weights import Weight
 from scalewright.spec.optimizers import NEWTON_SCHULZ
+from scalewright.spec.run import OptimizerSpec
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 LEAST_NORM = 1e-7
@@ -33,33 +31,23 @@ LIKE_ADAMW = 0.2  # the usual root mean square of AdamW's update, over its learn
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for matrices, over this rank's parts of them, and AdamW for the other groups.
-
-    `dtype`: of the products and of what travels. Obeys `found_inf` where AdamW's kernel does: fused.
-    """
+    """Muon for matrices, over this rank's parts of them, and AdamW for the other groups. `dtype`: of the products and
+    of what travels. Obeys `found_inf` where AdamW's kernel does: fused."""
 
     found_inf: Tensor | None = None
 
     def __init__(
-        self,
-        matrices: Sequence[Weight],
-        mesh: Mesh,
-        adamw: torch.optim.AdamW,
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        dtype: torch.dtype,
+        self, matrices: Sequence[Weight], mesh: Mesh, adamw: torch.optim.AdamW, spec: OptimizerSpec, dtype: torch.dtype
     ) -> None:
-        own = {"params": [weight.master for weight in matrices], "weight_decay": weight_decay, "lr": lr}
-        super().__init__([own, *adamw.param_groups], {"momentum": momentum})
-        self.matrices, self.dtype, self.momentum = list(matrices), dtype, momentum
+        own = {"params": [weight.master for weight in matrices], "weight_decay": spec.weight_decay, "lr": spec.lr}
+        super().__init__([own, *adamw.param_groups], {"momentum": spec.kept_momentum})
+        self.matrices, self.dtype, self.momentum = list(matrices), dtype, spec.kept_momentum
         self.owners = Owners([weight.placement for weight in matrices], mesh)
-        self.scales = [_scale(weight.placement.tensor.shape) for weight in matrices]
+        shapes = (weight.placement.tensor.shape for weight in matrices)
+        self.scales = [LIKE_ADAMW * math.sqrt(max(shape[-2:])) for shape in shapes]
         self.adamw = adamw
         adamw.state = self.state  # one place for all states
-        fused = all(group["fused"] for group in adamw.param_groups)
-        self._step_supports_amp_scaling = fused
+        self._step_supports_amp_scaling = all(group["fused"] for group in adamw.param_groups)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -73,7 +61,7 @@ class Muon(torch.optim.Optimizer):
         grads: list[Tensor] = [weight.master.grad for weight in self.matrices]  # type: ignore[misc]
         if not grads:
             return
-        momenta = [self._momentum(weight.master) for weight in self.matrices]
+        momenta = [state_of(self, weight.master, "momentum_buffer") for weight in self.matrices]
         rate, decay = -group["lr"], 1 - group["lr"] * group["weight_decay"]
         if self.found_inf is not None:
             skip = self.found_inf.to(torch.bool)
@@ -90,16 +78,13 @@ class Muon(torch.optim.Optimizer):
         for master, update, scale in zip(masters, updates, self.scales, strict=True):
             master.add_(update * (rate * scale))
 
-    def _momentum(self, master: Tensor) -> Tensor:
-        state = self.state[master]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(master)
-        momentum: Tensor = state["momentum_buffer"]
-        return momentum
 
-
-def _scale(shape: Sequence[int]) -> float:
-    return LIKE_ADAMW * math.sqrt(max(shape[-2:]))
+def state_of(optimizer: torch.optim.Optimizer, parameter: Tensor, kind: str) -> Tensor:
+    """A state of the parameter's shape; zeros before the first update."""
+    state: dict[str, Tensor] = optimizer.state[parameter]
+    if kind not in state:
+        state[kind] = torch.zeros_like(parameter)
+    return state[kind]
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

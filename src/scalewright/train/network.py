@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,11 @@ from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoin
 from scalewright.model.huggingface import HuggingFaceFolder
 from scalewright.model.init import init_box
 from scalewright.model.python import build_python_model
-from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_states import masters_device
 from scalewright.parallel.parallelize import Parallel, fill, parallelize
-from scalewright.parallel.stages import cut_stages
+from scalewright.parallel.stages import cut_stages, find_blocks
 from scalewright.parallel.weights import Source
 from scalewright.spec.errors import UserError
 from scalewright.spec.memory import is_sharded
@@ -43,39 +43,19 @@ class Network:
 def build_network(
     run: RunSpec, mesh: Mesh, *, bf16: bool, memory: AbstractContextManager[Any] | None = None
 ) -> Network:
-    """Builds the run's model and applies its layout; weights are allocated, and a user's module is filled.
-
-    `memory` is entered where a model of ours allocates (see `parallelize`).
-    """
-    model, compiled = run.model, run.train.compile is True  # auto is settled by now, where it can be
+    """Builds the run's model and applies its layout; weights are allocated, and a user's module is filled. `memory` is
+    entered where a model of ours allocates (see `parallelize`)."""
+    model, layout = run.model, run.layout
+    compiled, compress = run.train.compile is True, run.train.compress  # auto is settled by now, where it can be
+    split = partial(parallelize, layout=layout, mesh=mesh, bf16=bf16, compile_blocks=compiled, compress=compress)
     if isinstance(model, ModelSpec):
         with torch.device("meta"):
-            stages = cut_stages(model, run.layout, mesh.index("pp"))
-        parallel = parallelize(
-            stages,
-            place(model, run.layout),
-            run.layout,
-            mesh,
-            bf16=bf16,
-            compile_blocks=compiled,
-            seq_len=run.stated_seq_len,
-            memory=memory,
-            compress=run.train.compress,
-        )
-        device = masters_device(run.layout, mesh.device)
+            stages = cut_stages(model, layout, mesh.index("pp"))
+        parallel = split(stages, place(model, layout), seq_len=run.stated_seq_len, memory=memory)
+        device = masters_device(layout, mesh.device)
         return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box, device=device))
     module, values = build_own_module(run, mesh)
-    placements = place_plain(describe(module), run.layout)
-    parallel = parallelize(
-        module,
-        placements,
-        run.layout,
-        mesh,
-        bf16=bf16,
-        compile_blocks=compiled,
-        random=True,
-        compress=run.train.compress,
-    )
+    parallel = split(module, place_plain(describe(module), layout), random=True)
     fill(parallel.weights, lambda t, box: cut(values[t.name], box))
     parallel.buffers.share()
     return Network(parallel, None)
@@ -109,30 +89,18 @@ def _check_parameters(module: nn.Module, run: RunSpec) -> None:
     layout = run.layout
     for name, parameter in module.named_parameters():
         if not parameter.is_floating_point():
-            raise UserError(
-                f"parameter '{name}' is {str(parameter.dtype).removeprefix('torch.')}, and masters are fp32",
-                "model",
-                "keep real numbers in it (torch.view_as_real), or make it a buffer",
-            )
+            problem = f"parameter '{name}' is {str(parameter.dtype).removeprefix('torch.')}, and masters are fp32"
+            raise UserError(problem, "model", "keep real numbers in it (torch.view_as_real), or make it a buffer")
         if is_sharded(layout) and parameter.dim() == 0:
-            raise UserError(
-                f"parameter '{name}' is a single number, which zero_stage {layout.zero_stage} can't cut",
-                "model",
-                "give it the shape [1], or use zero_stage 0",
-            )
+            problem = f"parameter '{name}' is a single number, which zero_stage {layout.zero_stage} can't cut"
+            raise UserError(problem, "model", "give it the shape [1], or use zero_stage 0")
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise UserError(
-            "no parameter of the model is to be trained",
-            "model",
-            "set requires_grad = True on those that are, in your builder",
-        )
+        how = "set requires_grad = True on those that are, in your builder"
+        raise UserError("no parameter of the model is to be trained", "model", how)
     if is_sharded(layout) and (shared := _shared_by_blocks(module)):
-        raise UserError(
-            f"'{shared[0]}' and '{shared[1]}' are one parameter, and zero_stage {layout.zero_stage} shards "
-            "each block by itself",
-            "model",
-            "use zero_stage 0, or give each block a parameter of its own",
-        )
+        by_block = f"zero_stage {layout.zero_stage} shards each block by itself"
+        how = "use zero_stage 0, or give each block a parameter of its own"
+        raise UserError(f"'{shared[0]}' and '{shared[1]}' are one parameter, and {by_block}", "model", how)
 
 
 @contextmanager
@@ -146,12 +114,10 @@ def types_explained(run: RunSpec, module: nn.Module) -> Iterator[None]:
         kept = [name for name, buffer in module.named_buffers() if buffer.dtype == torch.float32]
         if not kept or ("dtype" not in str(error) and "scalar type" not in str(error)):
             raise
-        raise UserError(
-            f"in {run.layout.precision} parameters are cast and buffers ({', '.join(kept[:3])}) stay fp32, "
-            f"and the model mixes them where it can't: {str(error).splitlines()[0]}",
-            "model",
-            "use layout.precision=fp32, or cast where a buffer meets an activation: buffer.to(x.dtype)",
-        ) from error
+        cast = f"in {run.layout.precision} parameters are cast and buffers ({', '.join(kept[:3])}) stay fp32"
+        problem = f"{cast}, and the model mixes them where it can't: {str(error).splitlines()[0]}"
+        how = "use layout.precision=fp32, or cast where a buffer meets an activation: buffer.to(x.dtype)"
+        raise UserError(problem, "model", how) from error
 
 
 def _shared_by_blocks(module: nn.Module) -> tuple[str, str] | None:
@@ -187,21 +153,18 @@ def cut(tensor: Tensor, box: Box) -> Tensor:
 
 
 def first_weights(run: RunSpec, network: Network, mesh: Mesh, words: int | None = None) -> None:
-    """Fills the weights by `init`: random, from a Hugging Face folder, or from a checkpoint.
-
-    `words` of the data's tokenizer: those that the model lacks begin as the mean of its others.
-    """
+    """Fills the weights by `init`: random, from a Hugging Face folder, or from a checkpoint. `words` of the data's
+    tokenizer: those that the model lacks begin as the mean of its others."""
     if run.init == "random":
         if network.random_source is not None:
             fill(network.parallel.weights, network.random_source)
         return
-    reader = _init_reader(run, mesh)
+    reader, weights = _init_reader(run, mesh), network.parallel.weights
     if isinstance(reader, CheckpointReader):
-        fill(network.parallel.weights, grown(checkpoint_source(reader), run, words))
+        fill(weights, grown(checkpoint_source(reader), run, words))
         network.parallel.buffers.load(reader.read_buffer)
     else:
-        source = grown(lambda t, box: reader.read_slice(t.name, *box).float(), run, words)
-        fill(network.parallel.weights, source)
+        fill(weights, grown(lambda t, box: reader.read_slice(t.name, *box).float(), run, words))
 
 
 def _init_reader(run: RunSpec, mesh: Mesh) -> CheckpointReader | HuggingFaceFolder:

@@ -24,17 +24,16 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.optimizers import is_matrix
 from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.train.elementwise import check_made
-from scalewright.train.muon import Muon
+from scalewright.train.muon import Muon, state_of
 from scalewright.train.packed_adamw import PackedAdamW
 
 Groups = list[dict[str, object]]
+Load = Callable[[PythonRef], Callable[..., Any]]  # a user's function, its arguments bound (train/network.py)
 
 
 class Lion(torch.optim.Optimizer):
-    """EvoLved Sign Momentum (Chen et al. 2023, algorithm 2), for all tensors at once.
-
-    Obeys `found_inf`, a scalar on the device: 1 leaves everything as it is, as torch's fused optimizers do.
-    """
+    """EvoLved Sign Momentum (Chen et al. 2023, algorithm 2), for all tensors at once. Obeys `found_inf`, a scalar on
+    the device: 1 leaves everything as it is, as torch's fused optimizers do."""
 
     elementwise = True
     _step_supports_amp_scaling = True
@@ -47,11 +46,10 @@ class Lion(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if not params:
+            if not (params := [p for p in group["params"] if p.grad is not None]):
                 continue
             grads = [p.grad for p in params]
-            momenta = [self._momentum(p) for p in params]
+            momenta = [state_of(self, p, "exp_avg") for p in params]
             first, second = group["betas"]
             decay = 1 - group["lr"] * group["weight_decay"]
             if self.found_inf is not None:
@@ -67,60 +65,37 @@ class Lion(torch.optim.Optimizer):
             torch._foreach_add_(params, update, alpha=-group["lr"])
             torch._foreach_lerp_(momenta, grads, 1 - second)
 
-    def _momentum(self, parameter: Tensor) -> Tensor:
-        state = self.state[parameter]
-        if "exp_avg" not in state:
-            state["exp_avg"] = torch.zeros_like(parameter)
-        momentum: Tensor = state["exp_avg"]
-        return momentum
-
 
 def build_optimizer(
-    spec: OptimizerSpec | PythonRef,
-    weights: Weights,
-    load: Callable[[PythonRef], Callable[..., Any]],
-    mesh: Mesh,
-    half: bool = False,
-    seed: int = 0,
+    spec: OptimizerSpec | PythonRef, weights: Weights, load: Load, mesh: Mesh, half: bool = False, seed: int = 0
 ) -> torch.optim.Optimizer:
-    """The run's optimizer over the local weights, wherever they lie.
-
-    `half`: products of an update may be of bf16. `seed`: of stochastic rounding.
-
-    A user's own is called with (groups, **arguments). It gets parts of tensors only if it is declared
-    elementwise (`train/elementwise.py`); raises UserError.
-    """
+    """The run's optimizer over the local weights, wherever they lie. `half`: products of an update may be of bf16.
+    `seed`: of stochastic rounding. A user's own is called with (groups, **arguments). It gets parts of tensors only if
+    it is declared elementwise (`train/elementwise.py`); raises UserError."""
     if isinstance(spec, OptimizerSpec) and spec.name == "muon":
         return _muon(spec, weights, mesh, half)
-    if isinstance(spec, OptimizerSpec) and spec.record.packed:
-        optimizer: torch.optim.Optimizer = _packed(spec, weights, seed)
-    else:
-        optimizer = _build(spec, weights, load)
+    optimizer = _build(spec, weights, load, seed)
     keep_states_on_host(optimizer)
     return optimizer
 
 
-def _build(
-    spec: OptimizerSpec | PythonRef, weights: Weights, load: Callable[[PythonRef], Callable[..., Any]]
-) -> torch.optim.Optimizer:
+def _build(spec: OptimizerSpec | PythonRef, weights: Weights, load: Load, seed: int) -> torch.optim.Optimizer:
     trained = weights.trained()
     if isinstance(spec, PythonRef):
         try:
             made = load(spec)(_groups(trained))
         except TypeError as error:
-            raise UserError(
-                f"{spec.python} can't be called so: {error}",
-                "optimizer",
-                "it gets the parameter groups, and the keys beside `python` by name",
-            ) from error
+            how = "it gets the parameter groups, and the keys beside `python` by name"
+            raise UserError(f"{spec.python} can't be called so: {error}", "optimizer", how) from error
         if not isinstance(made, torch.optim.Optimizer):
-            raise UserError(
-                f"{spec.python} gave a {type(made).__name__}", "optimizer", "return a torch.optim.Optimizer"
-            )
+            how = "return a torch.optim.Optimizer"
+            raise UserError(f"{spec.python} gave a {type(made).__name__}", "optimizer", how)
         if any(weight.box[1] != tuple(weight.placement.tensor.shape) for weight in trained):
             check_made(spec, made)
         return made
     groups = [group for group in _groups(trained, weight_decay=spec.weight_decay) if group["params"]]
+    if spec.record.packed:
+        return PackedAdamW(groups, trained, spec, seed)
     return BUILDERS[spec.record.name](groups, spec, _can_fuse(weights))
 
 
@@ -139,31 +114,11 @@ def is_decayed(weight: Weight) -> bool:
 def _muon(spec: OptimizerSpec, weights: Weights, mesh: Mesh, half: bool) -> torch.optim.Optimizer:
     matrices = [w for w in weights.trained() if is_matrix(w.placement.tensor)]
     others = [w for w in weights.trained() if not is_matrix(w.placement.tensor)]
-    adamw = torch.optim.AdamW(
-        _groups(others, weight_decay=spec.weight_decay),
-        lr=spec.lr,
-        betas=spec.betas,
-        eps=spec.eps,
-        fused=_can_fuse(weights),
-    )
-    return Muon(
-        matrices,
-        mesh,
-        adamw,
-        lr=spec.lr,
-        momentum=spec.kept_momentum,
-        weight_decay=spec.weight_decay,
-        dtype=torch.bfloat16 if half else torch.float32,
-    )
+    adamw = _adamw(_groups(others, weight_decay=spec.weight_decay), spec, _can_fuse(weights))
+    return Muon(matrices, mesh, adamw, spec, torch.bfloat16 if half else torch.float32)
 
 
-def _packed(spec: OptimizerSpec, weights: Weights, seed: int) -> torch.optim.Optimizer:
-    trained = weights.trained()
-    groups = [group for group in _groups(trained, weight_decay=spec.weight_decay) if group["params"]]
-    return PackedAdamW(groups, trained, spec.record, lr=spec.lr, betas=spec.betas, eps=spec.eps, seed=seed)
-
-
-def _adamw(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optimizer:
+def _adamw(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=fused)
 
 

@@ -4,17 +4,14 @@
 
                   m and v are kept in        packed by
     adamw_bf16    bfloat16                   stochastic rounding                 rounding.py
-    adamw_8bit    bytes, a scale for 256     the nearest of 255 or 256 levels    quantize.py
+    adamw_8bit    bytes, a scale for 256     the nearest of 255 or 256 levels    rounding.py
                   tensors < 4096: fp32
 
-(Loshchilov & Hutter 2019, algorithm 2; c1 and c2 undo the zeros that m and v begin with.) The update takes m
-and v before they are packed. Rounding depends on a number's place in the whole tensor, so bf16 states are
-those of one device on every layout. Blocks of 256 follow the flattened part that a rank holds: where a
-layout cuts tensors (tp, ZeRO), other numbers share a scale than on one device, and the run differs from it by
-the quantisation.
-
-Plain torch, on any device, without a wait: it counts the steps, and obeys `found_inf` (1: leave everything as
-it is), as torch's fused optimizers do.
+(Loshchilov & Hutter 2019, algorithm 2; c1 and c2 undo the zeros that m and v begin with.) The update takes m and v
+before they are packed. Rounding depends on a number's place in the whole tensor, so bf16 states are those of one device
+on every layout. Blocks of 256 follow the flattened part that a rank holds: where a layout cuts tensors (tp, ZeRO),
+other numbers share a scale than on one device, and the run differs from it by the quantisation. Plain torch, without a
+wait: it counts the steps, and obeys `found_inf` (1: leave everything as it is), as torch's fused optimizers do.
 """
 
 from __future__ import annotations
@@ -26,7 +23,8 @@ import torch
 from torch import Tensor
 
 from scalewright.parallel.weights import Weight
-from scalewright.spec.optimizers import CHUNK, Optimizer
+from scalewright.spec.optimizers import CHUNK
+from scalewright.spec.run import OptimizerSpec
 from scalewright.train.rounding import BLOCK, Bytes, Numbering, blocks, halves, key, mixed, rounded
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -50,43 +48,34 @@ class Packing(Protocol):
 class Wide:
     """fp32, for small tensors."""
 
+    dtype = torch.float32
+
     def make(self, master: Tensor) -> State:
-        """Moments of zero."""
-        return {kind: torch.zeros_like(master, dtype=torch.float32) for kind in MOMENTS}
+        return {kind: torch.zeros_like(master, dtype=self.dtype) for kind in MOMENTS}
 
     def read(self, state: State, part: slice) -> tuple[Tensor, Tensor]:
-        """Copies of a part."""
-        first, second = (state[kind].view(-1)[part].clone() for kind in MOMENTS)
+        first, second = (state[kind].view(-1)[part].to(torch.float32, copy=True) for kind in MOMENTS)
         return first, second
 
     def write(self, state: State, part: slice, moments: Sequence[Tensor], skip: Tensor | None) -> None:
-        """Keeps a part."""
         for kind, moment in zip(MOMENTS, moments, strict=True):
             _put(state[kind].view(-1)[part], moment, skip)
 
 
-class Rounded:
+class Rounded(Wide):
     """bfloat16, rounded stochastically by the weight's name, the step and each number's place."""
+
+    dtype = torch.bfloat16
 
     def __init__(self, weight: Weight, seed: int) -> None:
         self.name, self.seed = weight.name, seed
         self.places = Numbering(tuple(weight.master.shape), weight.box[0], tuple(weight.placement.tensor.shape))
 
-    def make(self, master: Tensor) -> State:
-        """Moments of zero."""
-        return {kind: torch.zeros_like(master, dtype=torch.bfloat16) for kind in MOMENTS}
-
-    def read(self, state: State, part: slice) -> tuple[Tensor, Tensor]:
-        """fp32 copies of a part."""
-        first, second = (state[kind].view(-1)[part].float() for kind in MOMENTS)
-        return first, second
-
     def write(self, state: State, part: slice, moments: Sequence[Tensor], skip: Tensor | None) -> None:
         """Rounds a part; both moments of a number take half of one hash."""
         hashes = self.places.of(part.start, part.stop, moments[0].device)
-        hashes = mixed(hashes.add_(key(self.name, self.seed, state["step"])))
-        for kind, moment, noise in zip(MOMENTS, moments, halves(hashes), strict=True):
-            _put(state[kind].view(-1)[part], rounded(moment, noise), skip)
+        noises = halves(mixed(hashes.add_(key(self.name, self.seed, state["step"]))))
+        super().write(state, part, [rounded(m, noise) for m, noise in zip(moments, noises, strict=True)], skip)
 
 
 class Quantized:
@@ -96,7 +85,6 @@ class Quantized:
         self.tables = dict(zip(MOMENTS, (Bytes(True, device), Bytes(False, device)), strict=True))
 
     def make(self, master: Tensor) -> State:
-        """Moments of zero."""
         state = {}
         for kind, table in self.tables.items():
             state[kind] = torch.full_like(master, table.zero, dtype=torch.uint8)
@@ -114,7 +102,6 @@ class Quantized:
         return self.tables[kind].unpack(state[kind].view(-1)[part], scales)
 
     def write(self, state: State, part: slice, moments: Sequence[Tensor], skip: Tensor | None) -> None:
-        """Quantises a part, which begins with a block."""
         for (kind, table), moment in zip(self.tables.items(), moments, strict=True):
             codes, scales = table.pack(moment)
             _put(state[kind].view(-1)[part], codes, skip)
@@ -122,34 +109,21 @@ class Quantized:
 
 
 class PackedAdamW(torch.optim.Optimizer):
-    """AdamW over this rank's parts of weights, with the states of a record of `spec/optimizers.py`.
-
-    `seed`: of the rounding.
-    """
+    """AdamW over this rank's parts of weights, with a record's states (spec/optimizers.py). `seed`: of the rounding."""
 
     _step_supports_amp_scaling = True
     found_inf: Tensor | None = None
 
-    def __init__(
-        self,
-        groups: Any,
-        weights: Sequence[Weight],
-        record: Optimizer,
-        *,
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        seed: int,
-    ) -> None:
+    def __init__(self, groups: Any, weights: Sequence[Weight], spec: OptimizerSpec, seed: int) -> None:
         # `capturable` is torch's word for a step count on the device, which a resume looks for
-        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "capturable": True})
+        super().__init__(groups, {"lr": spec.lr, "betas": spec.betas, "eps": spec.eps, "capturable": True})
         tables: dict[torch.device, Quantized] = {}
         self.packings: dict[Tensor, Packing] = {}
         for weight in weights:
             device = weight.master.device
-            if weight.placement.tensor.size < record.least:
+            if weight.placement.tensor.size < spec.record.least:
                 packing: Packing = Wide()
-            elif record.block:
+            elif spec.record.block:
                 packing = tables.setdefault(device, Quantized(device))
             else:
                 packing = Rounded(weight, seed)
@@ -176,7 +150,8 @@ class PackedAdamW(torch.optim.Optimizer):
         decay = 1 - group["lr"] * group["weight_decay"]
         if skip is not None:
             decay = torch.where(skip, 1.0, decay)
-        whole, gradient = master.detach().contiguous().view(-1), _flat(master.grad)
+        assert master.grad is not None
+        whole, gradient = master.detach().contiguous().view(-1), master.grad.reshape(-1)
         for begin in range(0, len(whole), CHUNK):
             part = slice(begin, min(begin + CHUNK, len(whole)))
             moments = packing.read(state, part)
@@ -194,11 +169,8 @@ class PackedAdamW(torch.optim.Optimizer):
         state, packing = self.state.get(master, {}), self.packings[master]
         if not isinstance(packing, Quantized):
             return dict(state)
-        return {
-            kind: Unpacked(packing, state, kind) if kind in MOMENTS else value
-            for kind, value in state.items()
-            if not kind.endswith(SCALE)
-        }
+        kept = {kind: value for kind, value in state.items() if not kind.endswith(SCALE)}
+        return kept | {kind: Unpacked(packing, state, kind) for kind in MOMENTS if kind in kept}
 
     def pack(self, master: Tensor) -> None:
         """After a checkpoint's state was put in place: fp32 moments of a byte are quantised again."""
@@ -225,8 +197,7 @@ class Unpacked:
 
     def __call__(self) -> Tensor:
         """The numbers, in the weight's shape."""
-        flat = self._packing.moment(self._state, self._kind, slice(0, self.numel()))
-        return flat.view(self.shape)
+        return self._packing.moment(self._state, self._kind, slice(0, self.numel())).view(self.shape)
 
 
 def _next(moments: Sequence[Tensor], gradient: Tensor, betas: tuple[float, float], root: Tensor, eps: float) -> Tensor:
@@ -236,11 +207,6 @@ def _next(moments: Sequence[Tensor], gradient: Tensor, betas: tuple[float, float
     v.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
     update = v.sqrt().div_(root).add_(eps)
     return torch.div(m, update, out=update)
-
-
-def _flat(gradient: Tensor | None) -> Tensor:
-    assert gradient is not None
-    return gradient.reshape(-1)
 
 
 def _put(target: Tensor, value: Tensor, skip: Tensor | None) -> None:

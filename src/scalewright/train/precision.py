@@ -1,8 +1,8 @@
 """Which precision a run computes in, and what its MFU is measured against.
 
-bf16 means fp32 master weights, bf16 copies for compute, and fp32 sums of gradients; fp16 the same, with a
-dynamic loss scale (train/guard/decide.py). `auto` takes it where the
-device has it fast: on a CPU that is measured, since some have AMX and others are three times slower in bf16.
+bf16 means fp32 master weights, bf16 copies for compute, and fp32 sums of gradients; fp16 the same, with a dynamic loss
+scale (train/guard/decide.py). `auto` takes bf16 where the device has it fast: on a CPU that is measured, since some
+have AMX and others are three times slower in bf16.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ class Peak:
 
 
 def choose_precision(asked: str, device: torch.device, remarks: list[str] | None = None) -> str:
-    """The precision to compute in; raises UserError for one that the device lacks.
-
-    `remarks` gets the figures behind a choice that was measured.
-    """
+    """The precision to compute in; raises UserError for one that the device lacks. `remarks` gets what was measured."""
     if asked == "auto":
         if device.type == "cuda":
             return "bf16" if _has_bf16() else "fp32"
@@ -54,11 +51,8 @@ def _has_bf16() -> bool:
 
 
 def find_peak(cluster: str | dict[str, object], precision: str, device: torch.device) -> Peak:
-    """The peak of one rank's device in the run's precision.
-
-    A CPU has no published one: its matmul rate is measured here and now, with this rank's threads. A GPU
-    that `cluster: local` finds has its data sheet's, or a measured one when it is not known.
-    """
+    """The peak of one rank's device in the run's precision. A CPU has no published one: its matmul rate is measured
+    here and now, with this rank's threads. A GPU that `cluster: local` finds has its data sheet's or a measured one."""
     if device.type == "cpu":
         rate = matmul_rate(precision)
         threads = torch.get_num_threads()
@@ -69,18 +63,13 @@ def find_peak(cluster: str | dict[str, object], precision: str, device: torch.de
 
 
 def earlier_peak(folder: Path, precision: str, world: int) -> Peak | None:
-    """The peak that this run was measured against before, so that MFU means the same after a resume.
-
-    None also where steps turned out to do more than that peak: it is to be measured again.
-    """
+    """The peak that this run was measured against before, so that MFU means the same after a resume. None also where
+    steps turned out to do more than that peak: it is to be measured again."""
     for event in reversed(read_jsonl(folder / "events.jsonl")):
         if event.get("peak_too_low"):
             return None
         if event.get("peak_flops") and (event.get("precision"), event.get("world")) == (precision, world):
-            return Peak(
-                float(event["peak_flops"]),
-                str(event.get("peak_source", "measured")),
-                str(event.get("peak_device", "")),
-                str(event.get("peak_how", "")),
-            )
+            usual = {"source": "measured", "device": "", "how": ""}
+            texts = {key: str(event.get(f"peak_{key}", text)) for key, text in usual.items()}
+            return Peak(float(event["peak_flops"]), **texts)
     return None

@@ -3,15 +3,11 @@
     step         4    │ 5              │ 6              │    7        one file a rank for steps in a row
                       prepare, meet, start              stop, write
 
-Every rank writes its own file, which `scalewright diagnose`, Perfetto and chrome://tracing open. Beside what
-torch's profiler records it holds names of phases and layers (`ranges.py`), the axis of each process group,
-the group of each collective, from torch's flight recorder, since Gloo's events don't have it, and the median
-time of the steps before, which nothing slowed. A pipeline also writes when each of its actions ran:
-traces/pipeline-step-00000005.json.
-
-A traced step is slower than others, so steps are chosen, and none by default; a run without any pays nothing.
-
-Names for what a traced step does: phases, micro-batches, layers, waits for other ranks.
+Every rank writes its own file, which `scalewright diagnose`, Perfetto and chrome://tracing open. Beside what torch's
+profiler records it holds names of phases, micro-batches and layers, the axis of each process group, the group of each
+collective, from torch's flight recorder, since Gloo's events don't have it, and the median time of the steps before,
+which nothing slowed. A pipeline also writes when each of its actions ran: traces/pipeline-step-00000005.json. A traced
+step is slower than others, so steps are chosen, and none by default; a run without any pays nothing.
 
     ProfilerStep#5 ─┬─ data phase
                     ├─ compute phase ─┬─ forward stage 0 micro-batch 0 ─┬─ layers.0
@@ -19,10 +15,9 @@ Names for what a traced step does: phases, micro-batches, layers, waits for othe
                     │                 └─ backward stage 0 micro-batch 0
                     └─ optimizer phase
 
-Each is a range of torch's profiler and, on CUDA, one of NVTX, which Nsight Systems shows. Phases and
-communication are named by the mesh's timers (`parallel/timers.py`), computations by the executor's recorder;
-layers by hooks that are there while a step is traced, so that other steps pay nothing. A compiled layer
-gets none: a hook would compile it anew.
+Each is a range of torch's profiler and, on CUDA, one of NVTX, which Nsight Systems shows. Phases and communication are
+named by the mesh's timers (`parallel/timers.py`), computations by the executor's recorder; layers by hooks that are
+there while a step is traced, so that other steps pay nothing. A compiled layer gets none: a hook would compile it anew.
 """
 
 from __future__ import annotations
@@ -45,13 +40,12 @@ from torch.utils.hooks import RemovableHandle
 
 from scalewright.launch.capture.injected.scalewright_recorder import collectives
 from scalewright.launch.settings import quiet_profiler
-from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.collectives import barrier
-from scalewright.parallel.execute import Recorder
+from scalewright.parallel.execute import ActionTimes, Recorder
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
-from scalewright.parallel.timeline import ActionTimes
+from scalewright.parallel.stages import find_blocks
 from scalewright.parallel.timers import PHASES
 from scalewright.spec.schedule import Action, Schedule
 from scalewright.train.hangs.position import Groups
@@ -106,7 +100,6 @@ class Tracer:
     def _end(self, step: int) -> None:
         assert self._step is not None
         self._step.__exit__(None, None, None)
-        self._step = None
         if step + 1 not in self.steps:
             self._write()
         if isinstance(self.parallel.executor, Pipeline):
@@ -176,25 +169,20 @@ class NamedActions(Recorder):
         self._open: AbstractContextManager[Any] | None = None
 
     def start(self, plan: Schedule) -> None:
-        """A step of this schedule begins."""
         self.inner.start(plan)
 
     def before(self, action: Action) -> None:
-        """Opens the action's range."""
         self.inner.before(action)
-        text = f"{action.kind} stage {action.stage} micro-batch {action.micro}"
-        self._open = named_range(text, self.on_gpu)
+        self._open = named_range(f"{action.kind} stage {action.stage} micro-batch {action.micro}", self.on_gpu)
         self._open.__enter__()
 
     def after(self, action: Action) -> None:
-        """Closes it."""
         if self._open is not None:
             self._open.__exit__(None, None, None)
             self._open = None
         self.inner.after(action)
 
     def arrived(self) -> None:
-        """All actions are done."""
         self.inner.arrived()
 
 

@@ -27,27 +27,21 @@ from scalewright.spec.run import PythonRef, RunSpec, apply_override, load_run
 from scalewright.spec.trains import check_axes, check_trains
 from scalewright.train.deepspeed.check import check_deepspeed
 from scalewright.train.elementwise import check_named
-from scalewright.train.loss import reduction_of
 
 Overrides = str | Sequence[str] | Mapping[str, Any]
 
 
-def read_overrides(overrides: Overrides) -> list[str]:
-    """Overrides as `key=value` texts, from those, from one, or from a dictionary."""
-    if isinstance(overrides, str):
-        return [overrides]
+def read_run(run: str | Path | dict[str, object] | RunSpec, overrides: Overrides, *more: str) -> RunSpec:
+    """The run of a file, of plain data or of a RunSpec, with overrides: `key=value` texts, one, or a dictionary; and
+    `more` texts. Raises UserError."""
     if isinstance(overrides, Mapping):
-        return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
-    return list(overrides)
-
-
-def read_run(run: str | Path | dict[str, object] | RunSpec, overrides: Sequence[str]) -> RunSpec:
-    """The run of a file, of plain data or of a RunSpec, with `key=value` overrides; raises UserError."""
+        overrides = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    texts = [*([overrides] if isinstance(overrides, str) else overrides), *more]
     if isinstance(run, (str, Path)):
-        return load_run(run, list(overrides))
+        return load_run(run, texts)
     data = run.dump() if isinstance(run, RunSpec) else deepcopy(run)  # the caller's own stays as it is
-    for override in overrides:
-        apply_override(data, override)
+    for text in texts:
+        apply_override(data, text)
     return RunSpec.parse(data)
 
 
@@ -84,10 +78,8 @@ class Resolved:
 
 
 def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
-    """Fills a run's nulls and checks it against its model and data; raises UserError.
-
-    `read_data` false leaves the data to `with_data`: a dry run can do without them.
-    """
+    """Fills a run's nulls and checks it against its model and data; raises UserError. `read_data` false leaves the data
+    to `with_data`: a dry run can do without them."""
     model = _trained_model(run)
     check_trainable(model, run.layout, run.stated_seq_len)
     check_named(run.optimizer, run.layout)
@@ -97,33 +89,28 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     _check_capacity(run, model)
     check_deepspeed(run, model)
     if isinstance(run.loss, PythonRef):
+        from scalewright.train.loss import reduction_of  # with torch
+
         reduction_of(run.loss)
     if run.checkpoint.async_:
         raise UserError("asynchronous saving is not there yet", "checkpoint.async", "use async: false")
     if run.train.guard.spike == "rewind" and not run.checkpoint.every:
-        raise UserError(
-            "a rewind goes back to the newest checkpoint, and this run saves none on the way",
-            "train.guard.spike",
-            "set checkpoint.every, or use spike: skip",
-        )
+        problem = "a rewind goes back to the newest checkpoint, and this run saves none on the way"
+        raise UserError(problem, "train.guard.spike", "set checkpoint.every, or use spike: skip")
     whole = run.model_copy(update={"model": model, "out_dir": str(run.folder)})
     resolved = _with_steps(whole, run.seq_len, run.train.tokens)
     return with_data(resolved) if read_data else resolved
 
 
 def with_data(resolved: Resolved) -> Resolved:
-    """The run when its training data have been opened; raises UserError for missing data or words.
-
-    A user's own data that don't state how long their sequences are, are asked for one sample.
-    """
+    """The run when its training data have been opened; raises UserError for missing data or words. A user's own data
+    that don't state how long their sequences are, are asked for one sample."""
     run, model = resolved.run, resolved.model
     data = open_data(run.data, "train", run.seed)
     if isinstance(model, ModelSpec) and data.vocab_size and data.vocab_size > model.vocab_size:
-        raise UserError(
-            f"the data's vocabulary {data.vocab_size} is more than the model's vocab_size {model.vocab_size}",
-            "model",
-            f"use vocab_size {data.vocab_size}, or prepare the data with the model's tokenizer",
-        )
+        problem = f"the data's vocabulary {data.vocab_size} is more than the model's vocab_size {model.vocab_size}"
+        how = f"use vocab_size {data.vocab_size}, or prepare the data with the model's tokenizer"
+        raise UserError(problem, "model", how)
     if run.stated_seq_len is not None:
         return resolved
     seq_len = int(data.batch([0]).tokens.shape[1])
@@ -181,10 +168,8 @@ def _check_capacity(run: RunSpec, model: ModelSpec | PythonRef) -> None:
 
 
 def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int | None) -> None:
-    """Raises UserError for a model or a layout that can't be trained, or one that can't have the other.
-
-    `seq_len` is null when only the data know it.
-    """
+    """Raises UserError for a model or a layout that can't be trained, or one that can't have the other. `seq_len` is
+    null when only the data know it."""
     if isinstance(model, ModelSpec):
         check_trains(model, layout, seq_len)
         return
@@ -192,18 +177,11 @@ def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int |
     # A user's own module is cut by data parallelism alone: how its layers split is unknown.
     for key, value in (("tp", layout.tp), ("pp", layout.pp), ("cp", layout.cp)):
         if value > 1:
-            raise UserError(
-                f"{key} {value} needs a model that this tool builds, and this one is the user's own",
-                "layout",
-                f"use {key} 1: zero_stage 3 and dp_replicate cut any module",
-            )
+            problem = f"{key} {value} needs a model that this tool builds, and this one is the user's own"
+            raise UserError(problem, "layout", f"use {key} 1: zero_stage 3 and dp_replicate cut any module")
     if isinstance(layout.recompute, RecomputeBudget):
-        raise UserError(
-            "recompute {budget: ...} weighs the operators of a model that this tool builds, "
-            "and this one is the user's own",
-            "layout",
-            "use selective, full or {every: 2}",
-        )
+        weighs = "recompute {budget: ...} weighs the operators of a model that this tool builds"
+        raise UserError(f"{weighs}, and this one is the user's own", "layout", "use selective, full or {every: 2}")
 
 
 def device_kind(run: RunSpec) -> tuple[str, int]:
@@ -217,26 +195,20 @@ def device_kind(run: RunSpec) -> tuple[str, int]:
     if run.device in ("auto", "mps") and torch.backends.mps.is_available():
         return "mps", 1
     if run.device != "auto":
-        raise UserError(
-            f"device {run.device} is not on this machine",
-            "device",
-            "use device=cpu (auto keeps the kind of device that a run began on)",
-        )
+        how = "use device=cpu (auto keeps the kind of device that a run began on)"
+        raise UserError(f"device {run.device} is not on this machine", "device", how)
     return "cpu", cores()
 
 
 def _may_have_gpu() -> bool:
     """Whether asking torch is worth the two seconds that its import takes."""
-    if sys.platform != "linux":
-        return True
-    return any(Path(p).exists() for p in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
+    devices = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+    return sys.platform != "linux" or any(Path(path).exists() for path in devices)
 
 
 def check_workers(run: RunSpec, kind: str, count: int, simulate: bool, nodes: int = 1) -> None:
-    """Raises UserError when the layout wants more local workers than this machine has devices for.
-
-    `nodes`: machines like this one, each of which starts its part of them.
-    """
+    """Raises UserError when the layout wants more local workers than this machine has devices for. `nodes`: machines
+    like this one, each of which starts its part of them."""
     wanted = run.layout.devices // nodes
     if kind == "mps" and wanted > 1:
         raise UserError(f"layout.devices {wanted} but MPS is one device", "layout", "use device: cpu")
@@ -244,9 +216,6 @@ def check_workers(run: RunSpec, kind: str, count: int, simulate: bool, nodes: in
         return
     unit = "GPUs" if kind == "cuda" else "CPU cores"
     each = f" on {nodes} nodes is {wanted} each," if nodes > 1 else " is"
-    raise UserError(
-        f"layout.devices {run.layout.devices}{each} more than this machine's {count} {unit}",
-        "layout",
-        f"start it with torchrun --nnodes=... --nproc-per-node={count} -m scalewright train RUN.yaml, "
-        "or try it on CPU processes with --simulate",
-    )
+    command = f"torchrun --nnodes=... --nproc-per-node={count} -m scalewright train RUN.yaml"
+    how = f"start it with {command}, or try it on CPU processes with --simulate"
+    raise UserError(f"layout.devices {run.layout.devices}{each} more than this machine's {count} {unit}", "layout", how)

@@ -1,16 +1,14 @@
-"""Stochastic rounding of fp32 to bfloat16, the same on every layout: its noise is a function of the place.
+"""Numbers in fewer bits, alike on every layout. fp32 in bfloat16: rounded stochastically, by a noise of the place.
 
     fp32 bits   s eeeeeeee mmmmmmm | mmmmmmmmmmmmmmmm     + noise of 0 .. 2^16 - 1; the right half is cut off
                 what bf16 has      | what it lacks
 
-A number goes up with the probability of the part that is lost: its mean is kept (Gupta et al. 2015, arXiv
-1502.02551, eq. 1). AdamW needs that: with beta2 = 0.999 a step shrinks exp_avg_sq by 1/1000 at most, less
-than half of bf16's last place (1/256 to 1/128), and rounding to nearest would leave it as it is for ever.
+    noise       hash(number in the flattened whole tensor + hash(step, name, seed))
 
-    noise = hash(number in the flattened whole tensor + hash(step, name, seed))
-
-No generator keeps a state, so a resume rounds as the run would have, and a rank that holds a part of a tensor
-rounds as one that holds it all.
+A number goes up with the probability of the part that is lost: its mean is kept (Gupta et al. 2015, arXiv 1502.02551,
+eq. 1). AdamW needs that: with beta2 = 0.999 a step shrinks exp_avg_sq by 1/1000 at most, less than half of bf16's last
+place (1/256 to 1/128), and rounding to nearest would leave it as it is for ever. No generator keeps a state, so a
+resume rounds as the run would have, and a rank that holds a part of a tensor rounds as one that holds it all.
 
 fp32 in a byte: block-wise quantisation to levels that lie closer together near zero.
 
@@ -21,10 +19,9 @@ fp32 in a byte: block-wise quantisation to levels that lie closer together near 
     signed     e + k = 6:  0, and 127 of either sign                   exp_avg
     unsigned   e + k = 7:  0, and 255                                  exp_avg_sq
 
-Dynamic tree quantisation (Dettmers et al. 2022, arXiv 2110.02861, §1.3 and §2.1): seven decades, with up to
-128 steps in the first. Steps end on their upper border here, so that 1 and -1 are levels: a block's largest
-number is kept exactly, and numbers that were quantised are quantised to the same bytes again. Checkpoints
-rely on it.
+Dynamic tree quantisation (Dettmers et al. 2022, arXiv 2110.02861, §1.3 and §2.1): seven decades, with up to 128 steps
+in the first. Steps end on their upper border here, so that 1 and -1 are levels: a block's largest number is kept
+exactly, and numbers that were quantised are quantised to the same bytes again. Checkpoints rely on it.
 """
 
 from __future__ import annotations
@@ -45,10 +42,8 @@ _LOST = 0xFFFF  # the bits that bf16 lacks
 
 @dataclass(frozen=True)
 class Numbering:
-    """The numbers that a rank's part of a tensor has in the whole, row by row.
-
-    `local`: the part's shape, padding included; `offsets`: of its first element; `whole`: the true shape.
-    """
+    """The numbers that a rank's part of a tensor has in the whole, row by row. `local`: the part's shape, padding
+    included; `offsets`: of its first element; `whole`: the true shape."""
 
     local: tuple[int, ...]
     offsets: tuple[int, ...]
@@ -113,9 +108,8 @@ LEAST_SCALE = 2.0**-100  # a block below it counts as zeros: scale times the low
 def levels(signed: bool) -> list[float]:
     """All levels, ascending: 255 signed or 256 unsigned ones."""
     bits = 6 if signed else 7
-    up = [
-        (1 + 9 * (j + 1) / 2 ** (bits - e)) / 10 * 10.0**-e for e in range(bits, -1, -1) for j in range(2 ** (bits - e))
-    ]
+    places = [(e, 2 ** (bits - e), j) for e in range(bits, -1, -1) for j in range(2 ** (bits - e))]
+    up = [(1 + 9 * (j + 1) / steps) / 10 * 10.0**-e for e, steps, j in places]
     return [*([-level for level in reversed(up)] if signed else []), 0.0, *up]
 
 
@@ -130,7 +124,8 @@ class Bytes:
 
     def pack(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """uint8 codes [n] and fp32 scales [blocks(n)] of finite fp32 x [n]."""
-        rows = _rows(x)
+        missing = -len(x) % BLOCK  # of the last block, which is filled up with zeros
+        rows = (torch.nn.functional.pad(x, (0, missing)) if missing else x).view(-1, BLOCK)
         largest = torch.linalg.vector_norm(rows, float("inf"), dim=1)
         scales = torch.where(largest < LEAST_SCALE, 0.0, largest)
         rows = rows / torch.where(scales > 0, scales, float("inf"))[:, None]
@@ -150,9 +145,3 @@ class Bytes:
 def blocks(elements: int) -> int:
     """The number of scales of so many numbers."""
     return -(-elements // BLOCK)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """[blocks, BLOCK], the last one filled up with zeros."""
-    missing = -len(x) % BLOCK
-    return (torch.nn.functional.pad(x, (0, missing)) if missing else x).view(-1, BLOCK)

@@ -3,12 +3,10 @@
     control   writes   (step, layer) -> experts of every sample and token      int16 [samples, T, k]
     layout    reads    those of a rank's samples and tokens; weights are by its own scores
 
-bf16 keeps 8 bits: another layout's rounding sends a token elsewhere, since a top-k jumps. From there on no
-number is comparable, though nothing is wrong. With the choices given only rounding is left to differ, as in a
-dense model. In fp32 that takes a near tie: a run that reads writes down where it would have chosen otherwise,
-and by how little (flips-RANK.jsonl in its own folder).
-
-Hooks around routers from outside; no run but one of parity has them.
+bf16 keeps 8 bits: another layout's rounding sends a token elsewhere, since a top-k jumps. From there on no number is
+comparable, though nothing is wrong. With the choices given only rounding is left to differ, as in a dense model. In
+fp32 that takes a near tie: a run that reads writes down where it would have chosen otherwise, and by how little
+(flips-RANK.jsonl in its own folder). Hooks around routers from outside; no run but one of parity has them.
 """
 
 from __future__ import annotations
@@ -43,10 +41,7 @@ Choose = Callable[[Tensor], Choice]
 
 @dataclass(frozen=True)
 class Routes:
-    """Called with a rank's session before it trains: writes its choices, or `replay`s those in `folder`.
-
-    A run that writes has one rank.
-    """
+    """Called with a rank's session before it trains: writes its choices (as one rank) or reads those in `folder`."""
 
     folder: str
     replay: bool
@@ -64,12 +59,9 @@ class Routes:
                 if not isinstance(module, MoE):
                     continue
                 router, at = module.router, _At(folder, clock, number, int(name.split(".")[1]))
-                taken: Choose
-                if self.replay:
-                    taken = partial(_Reader(at, layout, mesh, cut, flips).read, router, router.forward)
-                else:
-                    taken = partial(_Writer(at, layout).write, router.forward)
-                router.forward = taken  # type: ignore[method-assign]
+                reads = partial(_Reader(at, layout, mesh, cut, flips).read, router, router.forward)
+                writes = partial(_Writer(at, layout).write, router.forward)
+                router.forward = reads if self.replay else writes  # type: ignore[method-assign]
 
 
 class _Clock(Recorder):
@@ -81,7 +73,6 @@ class _Clock(Recorder):
         self.micro = 0
 
     def start(self, plan: Schedule) -> None:
-        """A step begins."""
         self.inner.start(plan)
 
     def before(self, action: Action) -> None:
@@ -92,11 +83,9 @@ class _Clock(Recorder):
         self.inner.before(action)
 
     def after(self, action: Action) -> None:
-        """It has ended."""
         self.inner.after(action)
 
     def arrived(self) -> None:
-        """The step's actions are done."""
         self.inner.arrived()
 
 
@@ -126,10 +115,8 @@ class _Writer:
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it copies to the host
     def write(self, choose: Choose, rows: Tensor) -> Choice:
         choice = choose(rows)
-        again = in_backward()  # a backward runs the forward a second time
-        if torch.is_grad_enabled() and not again:
-            top_k = choice.experts.shape[1]
-            experts = choice.experts.view(self.layout.micro_batch, -1, top_k)
+        if torch.is_grad_enabled() and not in_backward():  # which runs the forward a second time
+            experts = choice.experts.view(self.layout.micro_batch, -1, choice.experts.shape[1])
             self.kept.append(experts.cpu().numpy().astype(np.int16))
             if len(self.kept) == self.layout.accumulation:
                 np.save(self.at.file, np.concatenate(self.kept))
@@ -175,10 +162,8 @@ class _Reader:
 
 
 def margin(router: Router, scores: Tensor, choices: tuple[Tensor, Tensor]) -> float:
-    """How far apart scores [E] have two choices of experts [k], as a share of the scores, a power of two.
-
-    The least with which either is chosen, when its scores are raised and the others lowered.
-    """
+    """How far apart scores [E] have two choices of experts [k], as a share of the scores, a power of two. The least
+    with which either is chosen, when its scores are raised and the others lowered."""
     for power in range(-24, 1):  # from half a unit in fp32's last place
         for experts in choices:
             signs = torch.full_like(scores, -1.0, dtype=torch.float64).scatter_(0, experts, 1.0)

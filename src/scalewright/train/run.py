@@ -5,46 +5,31 @@
     layout.devices > 1        this process starts local workers, and waits for them; so it does for DeepSpeed
     a process a node          the same, on every node: its workers are ranks of the bigger world
 
-This file imports no torch: the workers do, while the run is still being checked.
+This file imports no torch: the workers do, while the run is still being checked. Callbacks of the caller get the rows
+as they are written, and may stop the run: `sw.train("run.yaml", on_step=lambda row: "stop" if row["loss"] < 2 else
+None)`. Rank 0's record calls them; local workers send their rows through a pipe, and this process calls them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from scalewright.launch import settings
 from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
 from scalewright.launch.preflight.rules import look_here
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.rendezvous import with_address
-from scalewright.launch.settings import (
-    describe_rank,
-    keep_few_kernels,
-    keep_flight_records,
-    make_deterministic,
-    raise_file_limit,
-    tracking_variables,
-    use_expandable_segments,
-)
 from scalewright.machine.load import mark, others_busy
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
-from scalewright.train.metrics.run_files import Callback, Callbacks
-from scalewright.train.resolve import (
-    Overrides,
-    Resolved,
-    check_workers,
-    device_kind,
-    read_overrides,
-    read_run,
-    resolve,
-    with_data,
-)
+from scalewright.train.resolve import Overrides, Resolved, check_workers, device_kind, read_run, resolve, with_data
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
 from scalewright.train.state.changes import keep_choices
@@ -71,6 +56,52 @@ class Result:
         return asdict(self)
 
 
+STOP = "stop"
+Callback = Callable[[dict[str, object]], Any]
+
+
+class Callbacks:
+    """A caller's functions; whether one of them has asked to stop, and the newest row of each kind."""
+
+    def __init__(self, on_step: Callback | None, on_valid: Callback | None, on_event: Callback | None) -> None:
+        self._functions = {"train": on_step, "valid": on_valid, "event": on_event}
+        for name, function in self._functions.items():
+            if function is not None and not callable(function):
+                raise UserError(
+                    f"the callback for {name} rows is {type(function).__name__}", "train", "give a function"
+                )
+        self.last: dict[str, Mapping[str, Any]] = {}
+        self.stopped = False
+
+    def __bool__(self) -> bool:
+        return any(function is not None for function in self._functions.values())
+
+    def __call__(self, kind: str, row: Mapping[str, Any]) -> bool:
+        """Hands a row to its function; whether it is the first that asks the run to save and stop."""
+        self.last[row["kind"]] = row
+        function = self._functions[kind]
+        asks = function is not None and function(dict(row)) == STOP
+        first, self.stopped = asks and not self.stopped, self.stopped or asks
+        return first
+
+    def result(self, out_dir: str, seconds: float) -> dict[str, Any]:
+        """How a run that a callback has stopped ended, with the keys of `Result`."""
+        step = int(self.last.get("train", {}).get("step", 0))
+        return answer(out_dir, step, self.last, self.last.get("resume", {}).get("step"), seconds)
+
+
+def answer(
+    out_dir: str, step: int, last: Mapping[str, Mapping[str, Any]], resumed: int | None, seconds: float
+) -> dict[str, Any]:
+    """How a run ended, from its newest row of each kind, with the keys of `Result`."""
+    row, valid = last.get("train", {}), last.get("valid", {})
+    return {
+        "out_dir": out_dir, "step": step, "loss": row.get("loss"), "valid_loss": valid.get("loss"),
+        "bits_per_byte": valid.get("bits_per_byte"), "tokens_per_s": row.get("tokens_per_s"),
+        "resumed_from": resumed, "seconds": seconds,
+    }  # fmt: skip
+
+
 # Called before any rank starts, with the kind of device (cpu, cuda, mps); raises UserError for a run that
 # needs more memory than is free. `scalewright.api.train` passes that of `dry_run/fits_here.py`.
 MemoryCheck = Callable[[Resolved, str, RankContext], None]
@@ -90,16 +121,13 @@ def train(
     on_valid: Callback | None = None,
     on_event: Callback | None = None,
 ) -> Result:
-    """Trains a run. Arguments and errors are those of `scalewright.api.train`, but for `check_memory`.
-
-    Without it the run is not compared with the memory that is free.
-    """
+    """Trains a run. Arguments and errors are those of `scalewright.api.train`, but for `check_memory`. Without it the
+    run is not compared with the memory that is free."""
     with StopRequest(alone=True) as stop:
         started, wall = time.perf_counter(), time.time()
         callbacks = Callbacks(on_step, on_valid, on_event)
-        texts = read_overrides(overrides)
-        spec = keep_choices(read_run(run, [*texts, "device=cpu"] if simulate else texts))
-        context, variables = with_address(find_context()), tracking_variables()
+        spec = keep_choices(read_run(run, overrides, *(["device=cpu"] if simulate else [])))
+        context, variables = with_address(find_context()), settings.tracking_variables()
         world = spec.layout.devices
         nodes = context.world if context.whole_node and world % context.world == 0 else 1
         here = world // nodes
@@ -129,27 +157,25 @@ def train(
                 check_memory(resolved, kind, replace(context, local_world=here) if nodes > 1 else context)
             start = Start(resolved, kind, steps, quiet, busy, findings)
             if local:
-                threads = None if kind == "cpu" else max(1, cores() // here)
                 # counted here, since the fork server works for the run, too
                 start = replace(start, busy=others_busy(busy))
-                answer = run_local(
+                ended = run_local(
                     enter,
                     (start,),
                     here,
                     preload=PRELOAD,
-                    threads=threads,
+                    threads=None if kind == "cpu" else max(1, cores() // here),
                     on_start=on_start,
                     on_row=callbacks if callbacks else None,
                     import_main=False,
                     node=context if nodes > 1 else None,
                 )
             else:
-                heard = replace(context, tell=callbacks) if callbacks else context
-                answer = enter(heard, start, stop)
+                ended = enter(replace(context, tell=callbacks) if callbacks else context, start, stop)
         except Stopped:
             if not (local and callbacks.stopped):  # local workers get a callback's wish as a signal
                 raise
-            answer = callbacks.result(str(resolved.run.folder), time.perf_counter() - started)
+            ended = callbacks.result(str(resolved.run.folder), time.perf_counter() - started)
         except InUseError:
             raise
         except Exception as error:
@@ -157,30 +183,24 @@ def train(
             if context.rank == 0 and (not isinstance(error, UserError) or _has_begun(resolved.run, wall)):
                 _note_fault(resolved.run, error)
             raise
-    return Result(**answer)
+    return Result(**ended)
 
 
 def _check_world(context: RankContext, world: int) -> None:
     if context.world != world and context.whole_node:
-        raise UserError(
-            f"{context.starter} started {context.world} processes, one a node, but layout.devices is {world}",
-            "layout",
-            f"use a multiple of {context.world}: every node starts its part of the ranks",
-        )
+        problem = f"{context.starter} started {context.world} processes, one a node, but layout.devices is {world}"
+        how = f"use a multiple of {context.world}: every node starts its part of the ranks"
+        raise UserError(problem, "layout", how)
     if context.world != world:
-        raise UserError(
-            f"{context.starter} started {context.world} ranks but layout.devices is {world}",
-            "layout",
-            f"use layout.devices={context.world}, or start {world} ranks",
-        )
+        how = f"use layout.devices={context.world}, or start {world} ranks"
+        raise UserError(f"{context.starter} started {context.world} ranks but layout.devices is {world}", "layout", how)
 
 
 def _has_begun(run: RunSpec, since: float) -> bool:
     """Whether the run has written an event since that time, in seconds since 1970."""
-    try:
+    with suppress(OSError):
         return (run.folder / "events.jsonl").stat().st_mtime >= since
-    except OSError:
-        return False
+    return False
 
 
 def _note_fault(run: RunSpec, error: Exception) -> None:
@@ -203,32 +223,27 @@ def enter(context: RankContext, start: Start, stop: StopRequest | None = None) -
 
     run, kind = start.resolved.run, start.device
     if run.deterministic:
-        make_deterministic()  # here, since the fork server's environment is older than the run
+        settings.make_deterministic()  # here, since the fork server's environment is older than the run
     if run.engine == "deepspeed":
-        describe_rank(context.rank, context.world, context.local_rank, kind)
+        settings.describe_rank(context.rank, context.world, context.local_rank, kind)
     if kind == "cuda":
-        use_expandable_segments()  # before the first allocation
+        settings.use_expandable_segments()  # before the first allocation
     if kind == "cpu":
-        keep_few_kernels()
-    keep_flight_records(run.folder / "hangs")
-    raise_file_limit()
+        settings.keep_few_kernels()
+    settings.keep_flight_records(run.folder / "hangs")
+    settings.raise_file_limit()
     return work(context, start, stop)
 
 
 def check_caller(run: RunSpec) -> None:
     """Raises UserError where workers would have to import the script that starts them."""
     if is_worker():
-        raise UserError(
-            "a worker has imported the script that started it, which would start workers of its own",
-            "train",
-            'put the call under `if __name__ == "__main__":`, or the parts into a module of their own',
-        )
+        problem = "a worker has imported the script that started it, which would start workers of its own"
+        how = 'put the call under `if __name__ == "__main__":`, or the parts into a module of their own'
+        raise UserError(problem, "train", how)
     for key in ("model", "data", "loss", "optimizer"):
         part = getattr(run, key)
         if isinstance(part, PythonRef) and part.python.startswith("__main__:"):
-            raise UserError(
-                f"'{part.python}' lies in the script or notebook that starts the run, and "
-                f"{run.layout.devices} workers don't import that",
-                key,
-                "move it to a module, such as parts.py in the working directory, or use layout.devices=1",
-            )
+            where = f"'{part.python}' lies in the script or notebook that starts the run"
+            how = "move it to a module, such as parts.py in the working directory, or use layout.devices=1"
+            raise UserError(f"{where}, and {run.layout.devices} workers don't import that", key, how)

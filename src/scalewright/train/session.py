@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
 from scalewright.checkpoint.format import committed
 from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.data.dataset import Dataset
-from scalewright.data.left_out import LeftOut, Range
+from scalewright.data.mixture import LeftOut, Range
 from scalewright.evaluate.validate import validate
 from scalewright.parallel.collectives import all_sum, from_rank_zero, gather_json
 from scalewright.parallel.execute import Loss
+from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.spec.errors import RunError, UserError
@@ -96,18 +98,8 @@ class Session:
         if guard.spike == "rewind":
             root = self.run.folder / "checkpoints"
             rewinder = Rewinder(root, self.mesh, self.run.layout.global_batch, self.place)
-        return Health(
-            self.parallel,
-            self.loss,
-            self.mesh,
-            self.record,
-            guard.spike,
-            guard.patience,
-            seed=self.seed,
-            save=self._save_if_none,
-            rewinder=rewinder,
-            replays=self.engine.transparent,
-        )
+        followed = self.parallel, self.loss, self.mesh, self.record, guard.spike, guard.patience
+        return Health(*followed, self.seed, self._save_if_none, rewinder, replays=self.engine.transparent)
 
     @cached_property
     def counter(self) -> Counter:
@@ -121,8 +113,7 @@ class Session:
 
     def batches(self) -> StepBatches:
         """The batches from where the run stands, up to the call's last step; to be closed."""
-        layout, model = self.run.layout, self.parallel.model
-        return StepBatches(self.dataset, layout, self.mesh, model, self.place, self.last)
+        return StepBatches(self.dataset, self.run.layout, self.mesh, self.parallel.model, self.place, self.last)
 
     def plain_loss(self) -> Loss:
         """Cross-entropy, whatever the run trains on."""
@@ -150,10 +141,8 @@ class Session:
         self.watch.begins(self.done, self.record)
 
     def validate(self, step: int, stop: StopRequest) -> bool:
-        """Measures the held-out loss and writes it down; false where a rank was asked to stop meanwhile.
-
-        The ranks' sum of that is read as a step's report is: no host waits for its newest batch.
-        """
+        """Measures the held-out loss and writes it down; false where a rank was asked to stop meanwhile. The ranks' sum
+        of that is read as a step's report is: no host waits for its newest batch."""
         self.cut_short = False
         if self.valid is None:
             return True
@@ -163,20 +152,14 @@ class Session:
             asked = all_sum(torch.full((1,), float(stop.asked), device=device), self.mesh, "world")
             return any(count for _, (count,) in readback.push(step, asked))
 
-        parallel, layout = self.parallel, self.run.layout
-        samples = self.run.train.valid_batches * layout.global_batch
-        loss = self.plain_loss()
-        islands = self.state.islands
+        parallel, layout, islands, loss = self.parallel, self.run.layout, self.state.islands, self.plain_loss()
+
+        def total(micro: Micro) -> Tensor:
+            return parallel.executor.total(micro, loss)
+
+        rows = layout.micro_batch, self.run.train.valid_batches * layout.global_batch
         with islands.outer_weights() if islands is not None else nullcontext():
-            score = validate(
-                parallel.model,
-                self.valid,
-                self.mesh,
-                layout.micro_batch,
-                samples,
-                total=lambda micro: parallel.executor.total(micro, loss),
-                stops=stops,
-            )
+            score = validate(parallel.model, self.valid, self.mesh, *rows, total, stops)
         self.cut_short = score is None
         if score is not None and self.record is not None:
             self.record.valid(step, score.loss, score.bits_per_byte)
@@ -198,8 +181,7 @@ class Session:
             }
             self.state.save(place, self.run_id, more, finite=not self.health.bad)
             self.save_problem = None
-        except (RunError, UserError) as error:
-            # A UserError: states that can't be saved, in a run that was to save nothing but was stopped.
+        except (RunError, UserError) as error:  # UserError: states that can't be saved; only a stop made it save them
             self.save_problem = str(error)
             if self.record is not None:
                 with suppress(RunError):  # the disk that refused the checkpoint may refuse a line, too
@@ -216,12 +198,8 @@ class Session:
 
 
 def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
-    """Seeds torch for one step of one data rank: dropout is a pure function of these three, so a resume
-    needs no random state.
-
-    Only the generators that the step can use: `torch.manual_seed` asks every kind of device of torch,
-    which takes a hundred times as long.
-    """
+    """Seeds torch for one step of one data rank: dropout is a pure function of these three, so a resume needs no random
+    state. Only generators that the step can use: `torch.manual_seed` asks all kinds of device, 100 times as long."""
     digest = hashlib.blake2b(f"{seed}/step/{step}/{rank}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "little")
     torch.default_generator.manual_seed(number)

@@ -30,31 +30,22 @@ LOOK_S = 1.0  # between looks at the file: on a shared file system each may take
 
 
 class _AtOnceError(BaseException):
-    """Ends the work of this process. After some KeyboardInterrupts Python ends itself by SIGINT, whatever
-    its exit code."""
+    """Ends this process's work. After some KeyboardInterrupts Python ends itself by SIGINT, whatever its exit code."""
 
 
 class StopRequest:
     """Whether something asked this process to stop; outside the main thread no handler can be set.
 
-    `last`: this process ends with the run, as a local worker does; a signal that comes after the loop is
-    ignored then, where it would kill a worker that has saved. `alone`: nobody waits for this process yet, so
-    that a signal ends it at once, until `joins`. `watch` names what else asks.
+    `last`: this process ends with the run, as a local worker does; a signal that comes after the loop is ignored then,
+    where it would kill a worker that has saved. `alone`: nobody waits for this process yet, so that a signal ends it at
+    once, until `joins`. `watch` names what else asks.
     """
 
-    def __init__(
-        self,
-        *,
-        last: bool = False,
-        alone: bool = False,
-        file: Path | None = None,
-        save_at: float | None = None,
-        starter: str | None = None,
-    ) -> None:
+    def __init__(self, *, last: bool = False, alone: bool = False) -> None:
         self.cause = ""  # in words, of this process's own
         self.signalled = False
         self._last, self._alone, self._parent = last, alone, os.getppid()
-        self.watch(file, save_at, starter)
+        self.watch()
         self._look_again = 0.0
         self._before: dict[int, Any] = {}
 
@@ -71,9 +62,9 @@ class StopRequest:
         if isinstance(error, _AtOnceError):
             raise Stopped(f"{EARLY} ({self.cause})") from None
 
-    def watch(self, file: Path | None, save_at: float | None, starter: str | None) -> None:
-        """What asks beside signals: a file, a time (seconds since 1970), and the end of the `starter` (its
-        name), this process's parent, which waits for its ranks."""
+    def watch(self, file: Path | None = None, save_at: float | None = None, starter: str | None = None) -> None:
+        """What asks beside signals: a file, a time (seconds since 1970), and the end of the `starter` (its name), this
+        process's parent, which waits for its ranks."""
         self._file, self._save_at, self._starter = file, save_at, starter
 
     @contextmanager

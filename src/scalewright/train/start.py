@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from scalewright.machine.load import CpuMark
 from scalewright.spec.errors import Finding
-from scalewright.train.hangs.board import Patience
 from scalewright.train.resolve import Resolved
 
-if TYPE_CHECKING:  # which imports torch
+if TYPE_CHECKING:  # which import torch
+    from scalewright.train.hangs.board import Patience
     from scalewright.train.session import Session
 
 

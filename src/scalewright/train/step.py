@@ -7,22 +7,19 @@
     clip, update, publish   on local fp32 weights
     islands                 the outer step, where one is due (train/diloco.py)
 
-No value leaves the device: the step gives one small tensor, and whoever wants numbers reads it later.
-
-Takes an optimizer's update, or leaves it out: weights, moments and step counts then stay as they were.
+No value leaves the device: the step gives one small tensor, and whoever wants numbers reads it later. An update is
+taken, or left out: weights, moments and step counts then stay as they were.
 
     where numbers can be looked at (a CPU, offloaded masters)   the host looks, and doesn't call the optimizer
     fused AdamW, Adam, SGD on a GPU                             `found_inf`: the kernel itself does nothing
     our Lion and Muon                                           the same flag (train/optimizer.py, muon.py)
     any other optimizer on a GPU                                the host looks: it waits for the norm
 
-The last one costs a wait a step. Keeping a copy of weights and states to go back to would cost no wait, but
-12 more bytes a parameter under Adam, and what an optimizer keeps to itself would be in no copy.
-`torch.amp.GradScaler` looks, too, for optimizers without a fused step.
-
-torch's contract of `found_inf`: `Optimizer._step_supports_amp_scaling`; the kernels return at once when it is
-1, and the step count is taken back. One state is not covered: fused SGD makes its first momentum buffer
-without filling it, so it is made here, of zeros (momentum * 0 + g = g, the same first step).
+The last one costs a wait a step, as `torch.amp.GradScaler` does for optimizers without a fused step. Keeping a copy of
+weights and states to go back to would cost no wait, but 12 more bytes a parameter under Adam, and what an optimizer
+keeps to itself would be in no copy. torch's contract of `found_inf`: `Optimizer._step_supports_amp_scaling`; the
+kernels return at once when it is 1, and the step count is taken back. One state is not covered: fused SGD makes its
+first momentum buffer without filling it, so it is made here, of zeros (momentum * 0 + g = g, the same first step).
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.stages import stages_of
-from scalewright.parallel.sums import sum_partial
+from scalewright.parallel.weights import sum_partial
 from scalewright.spec.guard import GuardSpec
 from scalewright.train.balance import Balance
 from scalewright.train.clipping import squared_part
@@ -82,10 +79,9 @@ class Step:
     def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0) -> Tensor:
         """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it.
 
-        `counted` is this rank's number of counted tokens, an int64 scalar on the device. Loss is in nats
-        per counted token of the global batch, before the update; the norm is that before clipping. An island
-        divides by the tokens of its own part, and the report has means over islands. `stop`: this rank's
-        `stop_request`.
+        `counted` is this rank's number of counted tokens, an int64 scalar on the device. Loss is in nats per counted
+        token of the global batch, before the update; the norm is that before clipping. An island divides by the tokens
+        of its own part, and the report has means over islands. `stop`: this rank's `stop_request`.
         """
         report = torch.zeros(WIDTH + self.mesh.world, device=self.mesh.device)
         tokens = all_sum(counted.to(torch.int64, copy=True), self.mesh, "loss")
@@ -167,30 +163,22 @@ def obeys_flag(optimizer: torch.optim.Optimizer) -> bool:
 def update_unless(optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
     """Takes the update unless `skip` (fp32, on the device) is 1. For optimizers with `obeys_flag`."""
     if isinstance(optimizer, torch.optim.SGD):
-        for group in optimizer.param_groups:
-            if group["momentum"]:
-                _fill_momentum(optimizer, group["params"])
+        with_momentum = (param for group in optimizer.param_groups if group["momentum"] for param in group["params"])
+        for param in with_momentum:
+            state = optimizer.state[param]
+            if param.grad is not None and state.get("momentum_buffer") is None:
+                state["momentum_buffer"] = torch.zeros_like(param)
     optimizer.found_inf = skip  # type: ignore[attr-defined]
     optimizer.step()
-
-
-def _fill_momentum(optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -> None:
-    for param in params:
-        state = optimizer.state[param]
-        if param.grad is not None and state.get("momentum_buffer") is None:
-            state["momentum_buffer"] = torch.zeros_like(param)
 
 
 SMALL = 1 << 16  # elements: more than any layer has channels
 
 
 class KeptBuffers:
-    """A user's own module may change its buffers in a forward (BatchNorm): a skipped step puts them back.
-
-    Large buffers that don't change, such as masks and tables, are copied once, by torch's count of a tensor's
-    changes. Small ones are copied every step: batch norm's kernels write running means without counting. Our
-    own decoder changes none, and nothing is copied.
-    """
+    """A user's own module may change its buffers in a forward (BatchNorm): a skipped step puts them back. Large buffers
+    that don't change, such as masks and tables, are copied once, by torch's count of a tensor's changes. Small ones are
+    copied every step: batch norm's kernels write running means without counting. Our own decoder changes none."""
 
     def __init__(self, model: nn.Module) -> None:
         self.stages = [stage for stage in stages_of(model).values() if not isinstance(stage, Decoder)]
@@ -213,11 +201,9 @@ class KeptBuffers:
 
     @torch.no_grad()
     def put_back_unless(self, keep: Tensor) -> None:
-        """After a step that isn't kept (a bool on the device): buffers as they were before it.
-
-        A forward may have put another tensor in a buffer's place (`self.mean = 0.9 * self.mean + 0.1 * x`). A
-        buffer that has another shape than before stays: which one to keep would need the host to wait.
-        """
+        """After a step that isn't kept (a bool on the device): buffers as they were before it. A forward may have put
+        another tensor in a buffer's place (`self.mean = 0.9 * self.mean + 0.1 * x`). A buffer that has another shape
+        than before stays: which one to keep would need the host to wait."""
         for (module, name), kept in self.kept.items():
             now = module._buffers.get(name)
             if now is None or kept.is_now(now):

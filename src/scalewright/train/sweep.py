@@ -2,9 +2,9 @@
 
     points --threads--> scalewright train RUN.yaml key=value … --json --> runs/<name>-sweep/<label>/ --> rows
 
-As many at once as this machine has cores (or GPUs) for. A run that fails is a row like the others. A second
-call leaves finished runs alone and goes on with the rest: `sweep.json` in a run's folder holds a digest
-of its settings, and a run whose settings differ since is set aside and begins anew.
+As many at once as this machine has cores (or GPUs) for. A run that fails is a row like the others. A second call leaves
+finished runs alone and goes on with the rest: `sweep.json` in a run's folder holds a digest of its settings, and a run
+whose settings differ since is set aside and begins anew.
 """
 
 from __future__ import annotations
@@ -78,20 +78,16 @@ class Sweep:
         return asdict(self)
 
 
-def sweep(
-    run: str | Path,
-    arguments: Sequence[str],
-    *,
-    jobs: int | None = None,
-    tell: Callable[[int, int, Row], None] | None = None,
-) -> Sweep:
-    """Runs every combination of the values; `tell(done, total, row)` is called as runs end. UserError."""
+Tell = Callable[[int, int, Row], None]  # (runs done, of all, the newest)
+
+
+def sweep(run: str | Path, arguments: Sequence[str], *, jobs: int | None = None, tell: Tell | None = None) -> Sweep:
+    """Runs every combination of the values; `tell` is called as runs end. Raises UserError."""
     started = time.perf_counter()
     fixed, points = read_sweep(arguments)
     base = load_run(run, fixed)
     checked = [_spec(run, fixed, point) for point in points]
-    specs = [spec for spec in checked if isinstance(spec, RunSpec)]
-    if not specs:
+    if not (specs := [spec for spec in checked if isinstance(spec, RunSpec)]):
         raise next(error for error in checked if isinstance(error, UserError))
     resolve(specs[0])  # the data, once
     folder = base.folder.parent / f"{base.name}-sweep"
@@ -121,8 +117,7 @@ def sweep(
         with ThreadPoolExecutor(len(shares)) as pool:
             rows = list(pool.map(run_point, points, checked))
     ranked, by, best = rank(rows)
-    seconds = time.perf_counter() - started
-    return Sweep(f"{base.name}-sweep", str(folder), ranked, by, seconds, best, notes)
+    return Sweep(folder.name, str(folder), ranked, by, time.perf_counter() - started, best, notes)
 
 
 def rank(rows: Sequence[Row]) -> tuple[list[Row], str, str | None]:
@@ -163,9 +158,8 @@ def _shares(specs: Sequence[RunSpec], jobs: int | None) -> tuple[list[Share], li
         notes.append(f"{at_once} runs of {devices} at once share {count} cores: each is slower for it")
     threads = max(1, cores() // (at_once * (devices if kind == "cpu" else 1)))
     if kind != "cuda":
-        return [Share(threads) for _ in range(at_once)], notes
-    groups = [tuple(range(job * devices, (job + 1) * devices)) for job in range(at_once)]
-    return [Share(threads, group) for group in groups], notes
+        return [Share(threads)] * at_once, notes
+    return [Share(threads, tuple(range(job * devices, (job + 1) * devices))) for job in range(at_once)], notes
 
 
 def _run(
@@ -173,8 +167,7 @@ def _run(
 ) -> Row:
     """One run, unless it is finished; whatever goes wrong is in its row."""
     row = Row(point.label, point.values, "finished", str(folder))
-    digest = _digest(spec)
-    before = _note_in(folder)
+    digest, before = _digest(spec), _note_in(folder)
     if before == digest and _finished(folder, resolve(spec, read_data=False).steps):
         row.again = False
         return _read(row, folder)
@@ -200,10 +193,9 @@ def _digest(spec: RunSpec) -> str:
 
 
 def _note_in(folder: Path) -> str | None:
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         return str(read_json(folder / NOTE)["asked"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return None
 
 
 def _finished(folder: Path, steps: int) -> bool:

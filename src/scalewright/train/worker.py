@@ -1,14 +1,12 @@
 """One rank's whole life.
 
-join the others ─► build.py ─► loop.py ─► (a spike: back to a checkpoint, loop.py) ─► records closed ─► leave
+    join the others ─► build.py ─► loop.py ─► (a spike: back to a checkpoint, loop.py) ─► records closed ─► leave
 
-A look before the first step: do tokens see other documents of their row? For layouts that cut rows.
+Where a layout cuts rows, two forwards of one micro-batch before the first step show whether tokens see other documents
+of their row; masks of a cut row are made by parts, and such a fault would spoil what is learned and show in no curve:
 
     row       A A A B B B B C C      the loss of B and C, before A's tokens are changed and after
               x x x B B B B C C      the same number, if B and C don't see A
-
-Masks of a cut row are made by parts, which is where such a fault would hide: it spoils what is learned, and
-shows in no loss curve. Two forwards of one micro-batch; what is learned isn't touched.
 """
 
 from __future__ import annotations
@@ -45,19 +43,17 @@ from scalewright.train.guard.health import Rewind
 from scalewright.train.loop import garbage_at_steps, loop
 from scalewright.train.memory.out_of_memory import memory_explained
 from scalewright.train.memory.usage import keep_history
-from scalewright.train.metrics.run_files import answer
 from scalewright.train.network import types_explained
+from scalewright.train.run import answer
 from scalewright.train.session import Session
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
 
 
 def work(context: RankContext, start: Start, stop: StopRequest | None = None) -> dict[str, object]:
-    """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal, not
-    after a callback's "stop", on all ranks alike.
-
-    `stop`: what hears signals already; a local worker is ended by one until it has joined.
-    """
+    """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal, not after a
+    callback's "stop", on all ranks alike. `stop`: what hears signals already; a local worker is ended by one until it
+    has joined."""
     started = time.perf_counter()
     run, device = start.resolved.run, own_device(start.device, context)
     if context.threads:
@@ -69,15 +65,9 @@ def work(context: RankContext, start: Start, stop: StopRequest | None = None) ->
         torch.backends.cudnn.benchmark = False
     with stop.joins(tell=context.rank == 0) if stop is not None else nullcontext():
         if not context.alone:
-            join_world(
-                context.rank,
-                context.world,
-                context.rendezvous,
-                device,
-                attempt=context.attempt,
-                shared_store=context.shared_store,
-                timeout=timedelta(seconds=run.train.timeouts.start_s),
-            )
+            timeout = timedelta(seconds=run.train.timeouts.start_s)
+            place = context.rank, context.world, context.rendezvous
+            join_world(*place, device, attempt=context.attempt, shared_store=context.shared_store, timeout=timeout)
     keep_history(run.profile.memory, device)
     together = False
     try:
@@ -91,9 +81,9 @@ def work(context: RankContext, start: Start, stop: StopRequest | None = None) ->
                 session.record.remark(_thread_remark(context, start.busy))
             if start.prepare is not None:
                 start.prepare(session)
-            answer = _train(session, stop, started)
+            ended = _train(session, stop, started)
         together = True
-        return answer
+        return ended
     except Stopped:  # which all ranks had agreed on
         together = True
         raise
@@ -104,7 +94,6 @@ def work(context: RankContext, start: Start, stop: StopRequest | None = None) ->
 def _train(session: Session, stop: StopRequest, started: float) -> dict[str, object]:
     """Runs the loop and closes the records, whatever happens; how the run ended (rank 0's counts)."""
     run, record, total = session.run, session.record, session.horizon.total
-    stopped: StopReason | None = None
     status: Status = "failed"
     cause = ""
     if record is not None:
@@ -120,7 +109,7 @@ def _train(session: Session, stop: StopRequest, started: float) -> dict[str, obj
             stopped = _stops_first(session, stop) or _loop_again(session, stop)
         counts = session.counter.together()  # of a call that had enough steps
         if counts is not None and record is not None:
-            record.event("measured", step=session.done, **counts)
+            record.event("measured", "", step=session.done, **counts)
         session.watch.ends()
         if not stopped:
             session.health.check_end(session.done)
@@ -152,10 +141,8 @@ def _probe(session: Session) -> None:
 
 
 def _stops_first(session: Session, stop: StopRequest) -> StopReason | None:
-    """A signal that came while this rank was built; else makes up the validation that a stop cut short.
-
-    What else asks to stop waits for a step: a run whose every call comes to its time limit goes on.
-    """
+    """A signal that came while this rank was built; else makes up the validation that a stop cut short. What else asks
+    to stop waits for a step: a run whose every call comes to its time limit goes on."""
     if any(gather_json(stop.signalled, session.mesh)):
         return "signal"
     if session.cut_short:
@@ -176,24 +163,21 @@ def _loop_again(session: Session, stop: StopRequest) -> StopReason | None:
 
 def _answer(session: Session, seconds: float) -> dict[str, object]:
     """How the run ended, also one that was finished before this call."""
-    last: Mapping[str, Mapping[str, Any]] = {}
-    outcome: dict[str, float | None] = {}
-    if (record := session.record) is not None:
-        last, outcome = record.last, record.expectation.outcome()
-        if "train" not in last:  # nothing was left to do
-            last = {row["kind"]: row for row in read_jsonl(record.metrics.path)}
-    return {**answer(str(session.run.folder), session.done, last, session.resumed, seconds), **outcome}
+    folder, record = str(session.run.folder), session.record
+    if record is None:
+        return answer(folder, session.done, {}, session.resumed, seconds)
+    last: Mapping[str, Mapping[str, Any]] = record.last
+    if "train" not in last:  # nothing was left to do
+        last = {row["kind"]: row for row in read_jsonl(record.metrics.path)}
+    return answer(folder, session.done, last, session.resumed, seconds) | record.expectation.outcome()
 
 
 def _stop_request(run: RunSpec, context: RankContext, stop: StopRequest | None) -> AbstractContextManager[StopRequest]:
     """What may stop this rank; the clock and the file are rank 0's to look at."""
     first = context.rank == 0
     requested = stop or StopRequest(last=context.supervisor is not None)
-    requested.watch(
-        run.folder / STOP_FILE if first else None,
-        save_at(run.launch) if first else None,
-        context.starter if context.waited_for else None,
-    )
+    file, end = (run.folder / STOP_FILE, save_at(run.launch)) if first else (None, None)
+    requested.watch(file, end, context.starter if context.waited_for else None)
     return requested if stop is None else nullcontext(stop)
 
 
@@ -202,24 +186,16 @@ def own_device(kind: str, context: RankContext) -> torch.device:
     if kind != "cuda":
         return torch.device(kind)
     count = torch.cuda.device_count()
-    if context.local_rank < count:
-        return torch.device(kind, context.local_rank)
-    if count == 1:
-        return torch.device(kind, 0)
-    raise UserError(
-        f"rank {context.rank} is number {context.local_rank} (from 0) of a node that shows it {count} GPUs",
-        "device",
-        f"start {count} ranks a node, or show each rank its own GPU",
-    )
+    if context.local_rank < count or count == 1:
+        return torch.device(kind, min(context.local_rank, count - 1))
+    problem = f"rank {context.rank} is number {context.local_rank} (from 0) of a node that shows it {count} GPUs"
+    raise UserError(problem, "device", f"start {count} ranks a node, or show each rank its own GPU")
 
 
 def _thread_remark(context: RankContext, busy: CpuMark | float | None) -> str | None:
-    """A line where this run's threads don't fit into the cores that are idle; else None.
-
-    `busy`: cores that others keep busy, or the mark since which that is counted. The number of threads isn't
-    changed for it: sums of another number of threads differ in their last bits, and a resume on a quieter
-    machine would no longer be the same run.
-    """
+    """A line where this run's threads don't fit into the cores that are idle; else None. `busy`: cores that others keep
+    busy, or the mark since which that is counted. The number of threads isn't changed for it: sums of another number of
+    threads differ in their last bits, and a resume on a quieter machine would no longer be the same run."""
     others = others_busy(busy, alike=context.local_world) if isinstance(busy, CpuMark) else busy
     return too_many_threads(read_processor(), torch.get_num_threads(), context.local_world, others)
 
@@ -233,10 +209,9 @@ def check_leaks(parallel: Parallel, mesh: Mesh, loss: Loss, micro_batch: int, se
     """Raises RunError where a document's tokens move the loss of others; all ranks call it."""
     change = leak(parallel, mesh, loss, _rows(micro_batch, seq_len, vocabulary), vocabulary)
     if not change <= NOISE:
-        raise RunError(
-            f"with this layout tokens see other documents of their row: other tokens there move the loss of "
-            f"the rest by {change:.1e}; train with layout.cp=1, and please report this"
-        )
+        moved = f"other tokens there move the loss of the rest by {change:.1e}"
+        how = "train with layout.cp=1, and please report this"
+        raise RunError(f"with this layout tokens see other documents of their row: {moved}; {how}")
 
 
 @torch.no_grad()
@@ -258,13 +233,8 @@ def leak(parallel: Parallel, mesh: Mesh, loss: Loss, rows: Batch, vocabulary: in
 
 def _rows(count: int, length: int, vocabulary: int) -> Batch:
     """Rows of three documents, of any tokens."""
-    random = np.random.default_rng(0)
-    tokens = random.integers(0, vocabulary, (count, length + 1))
-    starts = np.array([0, length // 3, length * 3 // 4])
-    index = np.arange(length)
+    tokens = np.random.default_rng(0).integers(0, vocabulary, (count, length + 1))
+    starts, index = np.array([0, length // 3, length * 3 // 4]), np.arange(length)
     documents = np.searchsorted(starts, index, side="right") - 1
-    positions = index - starts[documents]
-    return Batch(
-        tokens[:, :-1], tokens[:, 1:], np.tile(positions, (count, 1)),
-        np.tile(documents.astype(np.int32), (count, 1)), np.arange(count),
-    )  # fmt: skip
+    positions, documents_of_rows = (np.tile(row, (count, 1)) for row in (index - starts[documents], documents))
+    return Batch(tokens[:, :-1], tokens[:, 1:], positions, documents_of_rows.astype(np.int32), np.arange(count))

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import guard_parts
+from loss_function import cross_entropy
 from parallel import small_steps
 from runs import events, merge, rows, run, run_data, start_cli, weights, write_run
 from scalewright.checkpoint.format import read_state
 from scalewright.checkpoint.read import find_checkpoint
 from scalewright.checkpoint.verify import commit_text, superfluous
-from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout

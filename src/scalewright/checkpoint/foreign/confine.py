@@ -30,27 +30,22 @@ CALLS = {
     "x86_64": (
         0xC000003E,
         {
-            "read": 0, "write": 1, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "lseek": 8, "munmap": 11,
-            "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15, "ioctl": 16,
-            "pread64": 17, "access": 21, "mremap": 25, "madvise": 28, "getpid": 39, "exit": 60, "fcntl": 72,
-            "getcwd": 79, "readlink": 89, "sigaltstack": 131, "gettid": 186, "futex": 202, "getdents64": 217,
-            "exit_group": 231, "newfstatat": 262, "readlinkat": 267, "faccessat": 269, "getrandom": 318,
-            "statx": 332, "clock_gettime": 228, "sched_yield": 24,
+            "read": 0, "write": 1, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "lseek": 8, "munmap": 11, "brk": 12,
+            "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15, "ioctl": 16, "pread64": 17, "access": 21,
+            "sched_yield": 24, "mremap": 25, "madvise": 28, "getpid": 39, "exit": 60, "fcntl": 72, "getcwd": 79,
+            "readlink": 89, "sigaltstack": 131, "gettid": 186, "futex": 202, "getdents64": 217, "clock_gettime": 228,
+            "exit_group": 231, "newfstatat": 262, "readlinkat": 267, "faccessat": 269, "getrandom": 318, "statx": 332,
         },
-        {
-            "open": (2, 1, WRITES), "openat": (257, 2, WRITES), "mmap": (9, 2, PROT_EXEC),
-            "mprotect": (10, 2, PROT_EXEC),
-        },
+        {"open": (2, 1, WRITES), "openat": (257, 2, WRITES), "mmap": (9, 2, PROT_EXEC), "mprotect": (10, 2, PROT_EXEC)},
     ),
     "aarch64": (
         0xC00000B7,
         {
-            "read": 63, "write": 64, "close": 57, "fstat": 80, "lseek": 62, "munmap": 215, "brk": 214,
-            "rt_sigaction": 134, "rt_sigprocmask": 135, "rt_sigreturn": 139, "ioctl": 29, "pread64": 67,
-            "mremap": 216, "madvise": 233, "getpid": 172, "exit": 93, "fcntl": 25, "getcwd": 17,
-            "sigaltstack": 132, "gettid": 178, "futex": 98, "getdents64": 61, "exit_group": 94,
-            "newfstatat": 79, "readlinkat": 78, "faccessat": 48, "getrandom": 278, "statx": 291,
-            "clock_gettime": 113, "sched_yield": 124,
+            "getcwd": 17, "fcntl": 25, "ioctl": 29, "faccessat": 48, "close": 57, "getdents64": 61, "lseek": 62,
+            "read": 63, "write": 64, "pread64": 67, "readlinkat": 78, "newfstatat": 79, "fstat": 80, "exit": 93,
+            "exit_group": 94, "futex": 98, "clock_gettime": 113, "sched_yield": 124, "sigaltstack": 132,
+            "rt_sigaction": 134, "rt_sigprocmask": 135, "rt_sigreturn": 139, "getpid": 172, "gettid": 178, "brk": 214,
+            "munmap": 215, "mremap": 216, "madvise": 233, "getrandom": 278, "statx": 291,
         },
         {"openat": (56, 2, WRITES), "mmap": (222, 2, PROT_EXEC), "mprotect": (226, 2, PROT_EXEC)},
     ),
@@ -75,13 +70,8 @@ def set_limits(memory: int, seconds: int) -> None:
     """Bytes of address space, seconds of processor time; a limit that is lower already stays."""
     import resource  # Unix's
 
-    limits = {
-        resource.RLIMIT_AS: memory,
-        resource.RLIMIT_CPU: seconds,
-        resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_NOFILE: 32,
-    }
+    limits = {resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: seconds, resource.RLIMIT_NOFILE: 32}
+    limits |= {resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}
     for kind, limit in limits.items():
         _, hard = resource.getrlimit(kind)
         most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -105,24 +95,17 @@ def filter_calls(machine: str) -> bool:
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
     filter_ = Program(len(code) // 8, ctypes.addressof(content))
-    done = ctypes.CDLL(None).prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(filter_), 0, 0)
-    return bool(done == 0)
+    return bool(ctypes.CDLL(None).prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(filter_), 0, 0) == 0)
 
 
 def program(machine: str) -> bytes:
     """The filter in BPF, 8 bytes an instruction: (code, skip if true, skip if false, number)."""
     architecture, plain, with_argument = CALLS[machine]
-    lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, EPERM)]
-    lines.append((LOAD, 0, 0, NUMBER))
+    allow, refuse = (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, EPERM)
+    lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), refuse, (LOAD, 0, 0, NUMBER)]
     for number in plain.values():
-        lines += [(EQUAL, 0, 1, number), (RETURN, 0, 0, ALLOW)]
+        lines += [(EQUAL, 0, 1, number), allow]
     for number, argument, forbidden in with_argument.values():
-        lines += [
-            (EQUAL, 0, 4, number),
-            (LOAD, 0, 0, ARGUMENTS + 8 * argument),
-            (ANY_BIT, 0, 1, forbidden),
-            (RETURN, 0, 0, EPERM),
-            (RETURN, 0, 0, ALLOW),
-        ]
-    lines.append((RETURN, 0, 0, EPERM))
-    return b"".join(struct.pack("=HBBI", *line) for line in lines)
+        load = (LOAD, 0, 0, ARGUMENTS + 8 * argument)
+        lines += [(EQUAL, 0, 4, number), load, (ANY_BIT, 0, 1, forbidden), refuse, allow]
+    return b"".join(struct.pack("=HBBI", *line) for line in [*lines, refuse])

@@ -6,12 +6,13 @@
     common.pt         Megatron's: its arguments, from which the model's sizes are known; since Core 0.19 an
                       entry `common_state` of .metadata
 
-FSDP, tensor and pipeline parallelism are in the chunks' offsets. Optimizer states are passed over by their
-names.
+FSDP, tensor and pipeline parallelism are in the chunks' offsets. Optimizer states are passed over by their names.
 """
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,7 @@ def read(folder: Path) -> Index:
         index.add(name, _size(_state(entry, "size", path), path), _dtype(entry, path))
         for chunk in _state(entry, "chunks", path):
             offsets, sizes = (_size(_state(chunk, key, path), path) for key in ("offsets", "sizes"))
-            place = places.get((name, offsets))
-            if place is None:
+            if (place := places.get((name, offsets))) is None:
                 raise damaged(path, f"'{name[:100]}' has a chunk at {list(offsets)} that no file holds")
             chunks.append((*place, name, offsets, sizes))
     _read_chunks(folder, index, sorted(chunks))
@@ -60,24 +60,17 @@ def _bytes(path: Path) -> bytes:
 
 def _read_chunks(folder: Path, index: Index, chunks: list[tuple[str, int, int, str, Shape, Shape]]) -> None:
     """Where the numbers of each chunk lie, file by file."""
-    path, file = Path(), None
-    try:
-        for name, start, length, tensor, offsets, sizes in chunks:
-            if file is None or path != folder / name:
-                if file is not None:
-                    file.close()
-                path = inside(folder, name)
-                file = open_file(path)
-            saved = TorchFile(path, file, start, length)
-            stored = saved.stored(saved.content)
-            if stored is None or stored.shape != sizes:
-                raise damaged(path, f"the chunk of '{tensor[:100]}' at byte {start} has another shape than {sizes}")
-            if stored.dtype != index.tensors[tensor]["dtype"]:
-                raise damaged(path, f"the chunk of '{tensor[:100]}' at byte {start} has another type")
-            index.piece(tensor, offsets, name, stored)
-    finally:
-        if file is not None:
-            file.close()
+    for name, of_file in groupby(chunks, key=itemgetter(0)):
+        path = inside(folder, name)
+        with open_file(path) as file:
+            for _, start, length, tensor, offsets, sizes in of_file:
+                saved = TorchFile(path, file, start, length)
+                stored = saved.stored(saved.content)
+                if stored is None or stored.shape != sizes:
+                    raise damaged(path, f"the chunk of '{tensor[:100]}' at byte {start} has another shape than {sizes}")
+                if stored.dtype != index.tensors[tensor]["dtype"]:
+                    raise damaged(path, f"the chunk of '{tensor[:100]}' at byte {start} has another type")
+                index.piece(tensor, offsets, name, stored)
 
 
 def _places(storage: Any, path: Path) -> tuple[dict[tuple[str, Shape], Place], dict[str, Place]]:
@@ -85,10 +78,9 @@ def _places(storage: Any, path: Path) -> tuple[dict[tuple[str, Shape], Place], d
     places, objects = {}, {}
     for key, value in storage.items():
         name = str(_state(key, "fqn", path))
-        about = [_state(value, word, path) for word in ("relative_path", "offset", "length")]
-        if [type(word) for word in about] != [str, int, int]:
+        place: Any = tuple(_state(value, word, path) for word in ("relative_path", "offset", "length"))
+        if [type(part) for part in place] != [str, int, int]:
             raise damaged(path, "a chunk's place isn't one")
-        place = about[0], about[1], about[2]
         if value.state.get("transform_descriptors"):
             raise damaged(path, "its chunks are compressed: save it again without")
         if key.state.get("offset") is None:

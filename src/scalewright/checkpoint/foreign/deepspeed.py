@@ -9,14 +9,13 @@
     ZeRO 3      each parameter is cut for itself, and padded: rank r has its r-th part of every one
                 │ q½ k½ v½ o½ │ q½ k½ v½ pad o½ │
 
-As `utils/zero_to_fp32.py` of DeepSpeed puts them together. Tensor and pipeline parallelism of its own are in
-universal checkpoints alone.
+As `utils/zero_to_fp32.py` of DeepSpeed puts them together. Tensor and pipeline parallelism of its own are in universal
+checkpoints alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -41,11 +40,8 @@ def read(folder: Path) -> Index:
         return index
     models = [path.name for path in _in_order(folder, MODEL)]
     if any(name.startswith("layer_") or re.search(r"mp_rank_0*[1-9]", name) for name in models):
-        raise UserError(
-            "DeepSpeed's own tensor or pipeline parallelism is read from universal checkpoints alone",
-            str(folder),
-            "run its ds_to_universal on this folder first",
-        )
+        problem = "DeepSpeed's own tensor or pipeline parallelism is read from universal checkpoints alone"
+        raise UserError(problem, str(folder), "run its ds_to_universal on this folder first")
     optimizers = [path.name for path in _in_order(folder, OPTIMIZER)]
     with _Saved(folder, models[0]) as first:
         if not optimizers:
@@ -71,7 +67,7 @@ def read(folder: Path) -> Index:
 def _universal(index: Index, folder: Path) -> None:
     """A file for each parameter; from ZeRO 3 a row of numbers, whose shape is in the model's states."""
     shapes: dict[str, Shape] = {}
-    for path in list(_in_order(folder, MODEL))[:1]:
+    for path in _in_order(folder, MODEL)[:1]:
         with _Saved(folder, path.name) as states:
             if "param_shapes" in states.content:
                 shapes = {name: shape for group in _shapes(states) for name, shape in group.items()}
@@ -105,8 +101,7 @@ class _Saved:
 
     def stored(self, tensor: Any) -> Stored:
         """Where a tensor lies; raises UserError for what is none."""
-        stored = self._saved.stored(tensor)
-        if stored is None:
+        if (stored := self._saved.stored(tensor)) is None:
             raise damaged(self.path, "a tensor isn't one")
         return stored
 
@@ -145,18 +140,17 @@ def _by_vector(index: Index, folder: Path, shapes: list[dict[str, Shape]], parts
             index.add(name, shape, parts[0].rows[group].dtype, flat=True)
             begin = 0
             for part in parts:
-                row = part.rows[group]
-                _overlap(index, name, part.file, row, offset, offset + prod(shape), begin)
-                begin += row.shape[0]
+                _overlap(index, name, part.file, part.rows[group], begin, offset, prod(shape), 0)
+                begin += part.rows[group].shape[0]
             offset += prod(shape) + _number(padding)
 
 
-def _overlap(index: Index, name: str, file: str, row: Stored, first: int, last: int, begin: int) -> None:
-    """What of a parameter, elements `first` to `last` of the vector, a rank's row from `begin` has."""
-    low, high = max(first, begin), min(last, begin + row.shape[0])
+def _overlap(index: Index, name: str, file: str, row: Stored, begin: int, first: int, count: int, at: int) -> None:
+    """What a row from `begin` of a vector has of `count` elements from `first`, which are a parameter's from `at`."""
+    low, high = max(first, begin), min(first + count, begin + row.shape[0])
     if low < high:
         start = row.start + (low - begin) * ITEM_BYTES[row.dtype]
-        index.piece(name, (low - first,), file, Stored(row.dtype, (high - low,), start, (1,)))
+        index.piece(name, (at + low - first,), file, Stored(row.dtype, (high - low,), start, (1,)))
 
 
 def _by_parameter(index: Index, folder: Path, shapes: dict[str, Shape], parts: list[_Partition]) -> None:
@@ -169,11 +163,7 @@ def _by_parameter(index: Index, folder: Path, shapes: dict[str, Shape], parts: l
             count = max(0, min(size, prod(shape) - rank * size))
             begin = 0
             for row in part.rows:  # a rank's groups are one vector
-                low, high = max(offset, begin), min(offset + count, begin + row.shape[0])
-                if low < high:
-                    start = row.start + (low - begin) * ITEM_BYTES[row.dtype]
-                    stored = Stored(row.dtype, (high - low,), start, (1,))
-                    index.piece(name, (rank * size + low - offset,), part.file, stored)
+                _overlap(index, name, part.file, row, begin, offset, count, rank * size)
                 begin += row.shape[0]
         offset += size
 
@@ -209,10 +199,9 @@ def _shapes(saved: _Saved) -> list[dict[str, Shape]]:
     return [{str(name): tuple(map(_number, shape)) for name, shape in group.items()} for group in groups]
 
 
-def _in_order(folder: Path, pattern: str) -> Iterator[Path]:
+def _in_order(folder: Path, pattern: str) -> list[Path]:
     """Files by the numbers in their names: rank 10 behind rank 9."""
-    numbers = re.compile(r"\d+")
-    return iter(sorted(folder.glob(pattern), key=lambda p: ([int(n) for n in numbers.findall(p.name)], p.name)))
+    return sorted(folder.glob(pattern), key=lambda p: ([int(n) for n in re.findall(r"\d+", p.name)], p.name))
 
 
 def _get(record: Any, key: str, default: Any) -> Any:

@@ -64,7 +64,7 @@ class ForeignFiles:
     def __init__(self, folder: Path, kind: str) -> None:
         self.folder = folder
         self._sizes: dict[str, int] = {}
-        answer = ask(folder, kind)
+        answer: Any = ask(folder, kind)
         self.confined: list[str] = answer.get("confined", [])
         try:
             self.facts = dict(answer["index"]["facts"])
@@ -89,15 +89,12 @@ class ForeignFiles:
         out = torch.empty(sizes, dtype=getattr(torch, tensor.dtype))
         for piece in tensor.pieces:
             first = tuple(max(o, p) for o, p in zip(offsets, piece.offsets, strict=True))
-            ends = tuple(
-                min(o + n, p + m) for o, n, p, m in zip(offsets, sizes, piece.offsets, piece.sizes, strict=True)
-            )
-            common = tuple(end - begin for begin, end in zip(first, ends, strict=True))
-            if any(n <= 0 for n in common):
-                continue
-            there = tuple(f - p for f, p in zip(first, piece.offsets, strict=True))
-            here = tuple(f - o for f, o in zip(first, offsets, strict=True))
-            out[_slices(here, common)] = self._read_piece(piece, out.dtype, there, common)
+            ends = zip(offsets, sizes, piece.offsets, piece.sizes, strict=True)
+            common = tuple(min(o + n, p + m) - f for (o, n, p, m), f in zip(ends, first, strict=True))
+            if all(n > 0 for n in common):
+                there = tuple(f - p for f, p in zip(first, piece.offsets, strict=True))
+                here = tuple(f - o for f, o in zip(first, offsets, strict=True))
+                out[_slices(here, common)] = self._read_piece(piece, out.dtype, there, common)
         return out
 
     def _read_piece(self, piece: Piece, dtype: torch.dtype, offsets: Shape, sizes: Shape) -> Tensor:
@@ -131,7 +128,7 @@ class ForeignFiles:
             for offsets, sizes, file, start, strides in entry["pieces"]
         )
         tensor = ForeignTensor(shape, dtype, flat, pieces)
-        self._check(name, tensor)
+        self._check(f"tensor '{name[:100]}'", tensor)
         return tensor
 
     def _check(self, name: str, tensor: ForeignTensor) -> None:
@@ -141,14 +138,14 @@ class ForeignFiles:
         for piece in tensor.pieces:
             aligned = len(piece.offsets) == len(piece.sizes) == len(piece.strides) == len(whole)
             if not aligned or any(o + n > m for o, n, m in zip(piece.offsets, piece.sizes, whole, strict=True)):
-                raise self._problem(f"tensor '{name[:100]}' has a piece outside of its {list(tensor.shape)}")
+                raise self._problem(f"{name} has a piece outside of its {list(tensor.shape)}")
             extent = _extent(piece.sizes, piece.strides)
             inside_file = piece.start >= 0 and piece.start + extent * width <= self._size(piece.file)
             if not inside_file or extent < prod(piece.sizes):
-                raise self._problem(f"tensor '{name[:100]}' is larger than {piece.file[:100]}")
+                raise self._problem(f"{name} is larger than {piece.file[:100]}")
         boxes = [(piece.offsets, piece.sizes) for piece in tensor.pieces]
         if not are_disjoint(boxes) or sum(prod(size) for _, size in boxes) != prod(whole):
-            raise self._problem(f"tensor '{name[:100]}' isn't covered exactly once by its pieces")
+            raise self._problem(f"{name} isn't covered exactly once by its pieces")
 
     def _size(self, file: str) -> int:
         if file not in self._sizes:
@@ -162,17 +159,15 @@ class ForeignFiles:
         return UserError(what, str(self.folder), "the checkpoint is damaged: use another")
 
 
-def ask(folder: Path, kind: str) -> dict[str, Any]:
+def ask(folder: Path, kind: str) -> dict[str, object]:
     """The confined reader's answer for a folder; raises UserError for what it refuses, or that ends it."""
     parsed = _parsed_bytes(folder)
-    memory = LEAST_MEMORY + MEMORY_PER_BYTE * parsed
-    seconds = LEAST_SECONDS + parsed // BYTES_PER_SECOND
+    memory, seconds = LEAST_MEMORY + MEMORY_PER_BYTE * parsed, LEAST_SECONDS + parsed // BYTES_PER_SECOND
     root = Path(scalewright.__file__).parent.parent
     command = [sys.executable, "-I", "-S", "-B", "-c", START + "main(sys.argv[1:])", str(root)]
     command += [kind, str(folder.resolve()), str(memory), str(seconds)]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}
-    ) as reader:
+    null = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null, env={}) as reader:
         assert isinstance(reader.stdout, io.BufferedReader)
         text = reader.stdout.read(ANSWER_BYTES + 1)
         if len(text) > ANSWER_BYTES:
@@ -191,12 +186,8 @@ def ask(folder: Path, kind: str) -> dict[str, Any]:
 
 def _parsed_bytes(folder: Path) -> int:
     """Bytes of what the reader parses, at most: .metadata, JSON, and a little of each file of numbers."""
-    total = 0
-    for path in folder.rglob("*"):
-        if path.is_file():
-            size = path.stat().st_size
-            total += size if path.name == ".metadata" else min(size, 1 << 16)
-    return total
+    sizes = ((path.name, path.stat().st_size) for path in folder.rglob("*") if path.is_file())
+    return sum(size if name == ".metadata" else min(size, 1 << 16) for name, size in sizes)
 
 
 def _whole(values: Any) -> Shape:
@@ -207,9 +198,7 @@ def _whole(values: Any) -> Shape:
 
 def _extent(sizes: Shape, strides: Shape) -> int:
     """Elements from a box's first to its last."""
-    if not all(sizes):
-        return 0
-    return 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    return 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) if all(sizes) else 0
 
 
 def _slices(offsets: Sequence[int], sizes: Sequence[int]) -> tuple[slice, ...]:

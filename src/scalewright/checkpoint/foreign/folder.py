@@ -5,9 +5,8 @@
     *model_states.pt, zero/*/fp32.pt     DeepSpeed, in Hugging Face's names
     latest, step-10/, iter_0000010/      the folder of the newest save below, or below checkpoint/
 
-Which table of names applies is found by the embedding: the table, and a prefix such as `model.`, under which
-the folder has it. Then everything is checked: each tensor of the model is there in its shape, and none is
-left over.
+Which table of names applies is found by the embedding: the table, and a prefix such as `model.`, under which the folder
+has it. Then everything is checked: each tensor of the model is there in its shape, and none is left over.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class View:
     layer: int | None = None
 
     def get_shape(self) -> list[int]:
-        """Its sizes."""
         return list(self.shape)
 
     def __getitem__(self, box: Sequence[slice] | slice) -> Tensor:
@@ -55,8 +53,7 @@ class View:
             part = self.files.read(self.name, offsets, sizes)
         else:
             part = self.files.read(self.name, [self.layer, *offsets], [1, *sizes])[0]
-        steps = tuple(slice(None, None, step) for _, _, step in bounds)
-        return part[steps]
+        return part[tuple(slice(None, None, step) for _, _, step in bounds)]
 
 
 class Views:
@@ -66,11 +63,9 @@ class Views:
         self._views = views
 
     def keys(self) -> list[str]:
-        """Names."""
         return list(self._views)
 
     def get_slice(self, name: str) -> View:
-        """The tensor, of which a box can be read."""
         return self._views[name]
 
 
@@ -143,29 +138,24 @@ class ForeignFolder:
                 if name == embedding or name.endswith("." + embedding):
                     return trainer, name.removesuffix(embedding)
         some = ", ".join(sorted(views)[:3])
-        raise UserError(
-            f"no table has the names of its tensors ({some}, ...)"[:300],
-            str(self.folder),
-            "torchtitan's, Megatron-LM's, nanotron's and Hugging Face's names are read",
-        )
+        how = "torchtitan's, Megatron-LM's, nanotron's and Hugging Face's names are read"
+        raise UserError(f"no table has the names of its tensors ({some}, ...)"[:300], str(self.folder), how)
 
     def _check(self, table: Mapping[str, Location]) -> None:
         """Every tensor of the model is there, in its shape, and no other is."""
         spec, taken, missing = self.spec, set(), []
         for ours, location in table.items():
             for part in location.parts:
-                names = (part.name, *part.other_names)
-                name = next((n for n in names if n in self._known), None)
+                name = next((n for n in (part.name, *part.other_names) if n in self._known), None)
                 if name is None:
                     missing.append(part.name)
-                    continue
-                taken.add(name)
-                self._fit(name, part, ours)
+                else:
+                    taken.add(name)
+                    self._fit(name, part, ours)
         if missing:
             raise self._problem(f"{len(missing)} tensors of {spec.name} are missing: {_first(missing)}")
-        tied = set() if not spec.tie_word_embeddings else self._tied_heads()
-        left = sorted(self._known.keys() - taken - tied)
-        if left:
+        tied = self._tied_heads() if spec.tie_word_embeddings else set()
+        if left := sorted(self._known.keys() - taken - tied):
             raise self._problem(f"{len(left)} tensors are no part of {spec.name}: {_first(left)}")
 
     def _fit(self, name: str, part: Location, ours: str) -> None:
@@ -175,9 +165,8 @@ class ForeignFolder:
         if padded and view.shape[1:] == part.shape[1:] and view.shape[0] > part.shape[0]:
             self._known[name] = replace(view, shape=part.shape)
         elif view.shape != part.shape:
-            raise self._problem(
-                f"tensor '{name}' is {list(view.shape)} there, and {list(part.shape)} in {self.spec.name}"
-            )
+            shapes = f"{list(view.shape)} there, and {list(part.shape)} in {self.spec.name}"
+            raise self._problem(f"tensor '{name}' is {shapes}")
 
     def _tied_heads(self) -> set[str]:
         """The copies of a tied embedding that some trainers save; they must be equal to it."""

@@ -31,11 +31,9 @@ def model_of(folder: Path, facts: Mapping[str, Any], model: str | None) -> Model
     elif "num_layers" in facts or "num_hidden_layers" in facts:
         spec = _from_settings(facts, str(folder))
     else:
-        raise UserError(
-            f"this checkpoint doesn't have its model's settings{_reason(facts)}",
-            str(folder),
-            "add --model with the preset, config.json or YAML file of the model that was trained",
-        )
+        how = "add --model with the preset, config.json or YAML file of the model that was trained"
+        why = f" ({facts['unread']})" if "unread" in facts else ""
+        raise UserError(f"this checkpoint doesn't have its model's settings{why}", str(folder), how)
     check_runs(spec)
     return spec
 
@@ -48,10 +46,6 @@ def _from_settings(facts: Mapping[str, Any], where: str) -> ModelSpec:
     except (KeyError, TypeError, ZeroDivisionError) as error:
         raise UserError(f"its settings don't make a model ({error!r})", where, "name the model with --model") from None
     return read_huggingface(config, where, "megatron" if megatron else "nanotron")
-
-
-def _reason(facts: Mapping[str, Any]) -> str:
-    return f" ({facts['unread']})" if "unread" in facts else ""
 
 
 # Arguments that the conversion of a Llama-like model rests on: any other value is refused.
@@ -70,8 +64,6 @@ _EXPECTED: dict[str, tuple[Any, ...]] = {
     "window_size": (None,),
     "mtp_num_layers": (None, 0),
 }
-
-
 # The same of a mixture's: as Mixtral and Qwen 3 route, a softmax over the chosen experts, in every layer.
 _EXPECTED_OF_EXPERTS: dict[str, tuple[Any, ...]] = {
     "add_qkv_bias": (False, None),
@@ -114,8 +106,7 @@ def _from_megatron(facts: Mapping[str, Any], where: str) -> dict[str, object]:
 
 def _experts(facts: Mapping[str, Any], norms: bool) -> dict[str, object]:
     """The keys of a mixture; none of a dense model."""
-    count = facts.get("num_experts")
-    if not count:
+    if not (count := facts.get("num_experts")):
         return {}
     width, top = facts.get("moe_ffn_hidden_size") or facts["ffn_hidden_size"], facts["moe_router_topk"]
     if not norms:
@@ -131,9 +122,8 @@ def _from_nanotron(facts: Mapping[str, Any]) -> dict[str, object]:
     """nanotron's Llama has the keys of Hugging Face's."""
     heads = facts.get("num_attention_heads")
     keys = (
-        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-        "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling", "tie_word_embeddings",
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "rms_norm_eps",
+        "max_position_embeddings", "rope_theta", "rope_scaling", "tie_word_embeddings",
     )  # fmt: skip
-    kv_heads = facts.get("num_key_value_heads") or heads
     own = {key: facts[key] for key in keys if facts.get(key) is not None}
-    return {"model_type": "llama", **own, "num_key_value_heads": kv_heads}
+    return {"model_type": "llama", **own, "num_key_value_heads": facts.get("num_key_value_heads") or heads}

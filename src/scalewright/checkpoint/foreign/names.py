@@ -6,10 +6,9 @@
     layers.3.mlp.up             layers.3.feed_forward.w3       decoder.layers.3.mlp.linear_fc1, second half
     layers.3.mlp.experts.up     layers.3.moe.experts.w3        ...mlp.experts.experts.linear_fc1, of each
 
-A line has every name that versions of the trainer gave it. Sources: torchtitan 0.1 to 0.3 `models/*/model.py`
-and `state_dict_adapter.py`; Megatron Core 0.19 `models/gpt`, `transformer/attention.py`
-(`get_query_key_value_tensors`); nanotron 0.4 `models/llama.py`. What their checkpoints have under Hugging
-Face's names is in `model/names.py`.
+A line has every name that versions of the trainer gave it. Sources: torchtitan 0.1 to 0.3 `models/*/model.py` and
+`state_dict_adapter.py`; Megatron Core 0.19 `models/gpt`, `transformer/attention.py` (`get_query_key_value_tensors`);
+nanotron 0.4 `models/llama.py`. What their checkpoints have under Hugging Face's names is in `model/names.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import tensors
 
-RowsOf = Callable[[ModelSpec, str, tuple[int, ...], str], FusedRows]
+RowsOf = Callable[[ModelSpec, str, tuple[int, ...]], FusedRows]  # (model, module, shape)
 
 # {n}: layer; {k}: weight or bias. A parameter that isn't called `weight` has its whole name.
 _TORCHTITAN = {
@@ -87,24 +86,23 @@ _NANOTRON = {
 }
 
 
-def _plain(spec: ModelSpec, module: str, shape: tuple[int, ...], theirs: str) -> FusedRows:
+def _plain(spec: ModelSpec, module: str, shape: tuple[int, ...]) -> FusedRows:
     return FusedRows(0, shape[0], shape[0], shape[0])
 
 
 def _halves(spec: ModelSpec, module: str, shape: tuple[int, ...]) -> FusedRows:
     """Gate's rows, then up's; a model without a gate has up alone."""
-    size = shape[0]
     if not spec.gated:
-        return FusedRows(0, size, size, size)
-    return FusedRows(size if module.endswith(".up") else 0, size, size, 2 * size)
+        return _plain(spec, module, shape)
+    return FusedRows(shape[0] if module.endswith(".up") else 0, shape[0], shape[0], 2 * shape[0])
 
 
-def _by_group(spec: ModelSpec, module: str, shape: tuple[int, ...], theirs: str) -> FusedRows:
+def _by_group(spec: ModelSpec, module: str, shape: tuple[int, ...]) -> FusedRows:
     """Megatron: each group of heads that share k and v has its q heads, then k, then v."""
     if module in ("mlp.gate", "mlp.up", "mlp.experts.gate", "mlp.experts.up"):
         return _halves(spec, module, shape)
     if module not in ("attention.q", "attention.k", "attention.v"):
-        return _plain(spec, module, shape, theirs)
+        return _plain(spec, module, shape)
     head, groups = spec.dim_per_head, spec.kv_heads
     heads = spec.num_attention_heads // groups
     start = {"attention.q": 0, "attention.k": heads, "attention.v": heads + 1}[module] * head
@@ -112,12 +110,12 @@ def _by_group(spec: ModelSpec, module: str, shape: tuple[int, ...], theirs: str)
     return FusedRows(start, size, stride, stride * groups)
 
 
-def _one_after_another(spec: ModelSpec, module: str, shape: tuple[int, ...], theirs: str) -> FusedRows:
+def _one_after_another(spec: ModelSpec, module: str, shape: tuple[int, ...]) -> FusedRows:
     """nanotron: all of q, all of k, all of v."""
     if module in ("mlp.gate", "mlp.up"):
         return _halves(spec, module, shape)
     if module not in ("attention.q", "attention.k", "attention.v"):
-        return _plain(spec, module, shape, theirs)
+        return _plain(spec, module, shape)
     head = spec.dim_per_head
     q, k = spec.num_attention_heads * head, spec.kv_heads * head
     start = {"attention.q": 0, "attention.k": q, "attention.v": q + k}[module]
@@ -142,24 +140,19 @@ class Naming:
             what = f"{self.title} checkpoints of the family '{spec.family}' aren't read"
             raise UserError(what, f"model '{spec.name}'", f"save it in Hugging Face's format there (read: {known})")
         by_name = {t.name: self._location(spec, t.name, t.shape) for t in tensors(spec)}
-        for tensor in tensors(spec):
-            if tensor.tied_to is not None:
-                by_name[tensor.tied_to] = by_name[tensor.name]
-        return by_name
+        return by_name | {t.tied_to: by_name[t.name] for t in tensors(spec) if t.tied_to is not None}
 
     def _location(self, spec: ModelSpec, name: str, shape: tuple[int, ...]) -> Location:
         names = self.names(name)
         module = name.rsplit(".", 1)[0].split(".", 2)[-1] if name.startswith("layers.") else name.rsplit(".", 1)[0]
         if not names:
-            raise UserError(
-                f"'{name}' has no name in {self.title} checkpoints", f"model '{spec.name}'", "check --model"
-            )
-        if len(shape) == 3:  # experts: stacked on both sides
-            rows = self.rows(spec, module, shape[1:], names[0])
-            stored = (shape[0], rows.total, shape[2])
-            return Location(names[0], shape, stored, rows, False, tuple(names[1:]), stacked=True)
-        rows = self.rows(spec, module, shape, names[0])
-        return Location(names[0], shape, (rows.total, *shape[1:]), rows, False, tuple(names[1:]))
+            how = "check --model"
+            raise UserError(f"'{name}' has no name in {self.title} checkpoints", f"model '{spec.name}'", how)
+        stacked = len(shape) == 3  # experts, on both sides
+        experts, one = (shape[:1], shape[1:]) if stacked else ((), shape)
+        rows = self.rows(spec, module, one)
+        stored = (*experts, rows.total, *one[1:])
+        return Location(names[0], shape, stored, rows, False, tuple(names[1:]), stacked=stacked)
 
     def names(self, name: str) -> list[str]:
         """Their names for one of ours, of every version; none: it has no such part."""
@@ -171,14 +164,9 @@ class Naming:
 
 
 _LLAMA_LIKE = frozenset(("llama", "mistral"))
+_IN_MEGATRON = _LLAMA_LIKE | {"qwen2", "qwen3", "gpt2", "mixtral", "qwen3_moe"}
 NAMINGS = {
     "torchtitan": Naming("torchtitan", _TORCHTITAN, _LLAMA_LIKE | {"qwen3", "qwen3_moe"}, pairs=_LLAMA_LIKE),
-    "megatron": Naming(
-        "Megatron-LM",
-        _MEGATRON,
-        _LLAMA_LIKE | {"qwen2", "qwen3", "gpt2", "mixtral", "qwen3_moe"},
-        _by_group,
-        padded=True,
-    ),
+    "megatron": Naming("Megatron-LM", _MEGATRON, _IN_MEGATRON, _by_group, padded=True),
     "nanotron": Naming("nanotron", _NANOTRON, frozenset({"llama"}), _one_after_another),
 }

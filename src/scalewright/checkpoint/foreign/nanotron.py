@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from scalewright.checkpoint.foreign.index import ITEM_BYTES, SAFETENSORS, Index, Shape, Stored, contiguous
 from scalewright.checkpoint.foreign.torch_file import damaged
@@ -41,8 +40,7 @@ def read(folder: Path) -> Index:
         index.facts = facts if isinstance(facts, dict) else {}
     root = folder / MODEL
     for path in sorted(root.rglob("model_*.safetensors")):
-        match = FILE.fullmatch(path.name)
-        if match is None:
+        if (match := FILE.fullmatch(path.name)) is None:
             raise damaged(path, "no name of nanotron's")
         name = ".".join((*path.parent.relative_to(root).parts, match["kind"]))
         file = path.relative_to(folder).as_posix()
@@ -61,11 +59,8 @@ def read(folder: Path) -> Index:
             raise damaged(path, "another rank's part has another shape or type")
         for here, there in pairs:
             offsets, sizes = zip(*here, strict=True)
-            start = (
-                stored.start
-                + sum(o * s for o, s in zip(offsets, stored.strides, strict=True)) * ITEM_BYTES[stored.dtype]
-            )
-            part = Stored(stored.dtype, sizes, start, stored.strides)
+            before = sum(o * s for o, s in zip(offsets, stored.strides, strict=True))  # elements
+            part = Stored(stored.dtype, sizes, stored.start + before * ITEM_BYTES[stored.dtype], stored.strides)
             index.piece(name, tuple(offset for offset, _ in there), file, part)
     return index
 
@@ -92,7 +87,7 @@ def _ranges(text: str, shape: Shape) -> Ranges:
     return ranges
 
 
-def _header(path: Path) -> tuple[Stored, dict[str, Any]]:
+def _header(path: Path) -> tuple[Stored, dict[str, str]]:
     """Where the tensor `data` of a safetensors file lies, and the file's metadata."""
     try:
         with open_regular(path) as file:

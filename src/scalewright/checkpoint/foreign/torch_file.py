@@ -22,20 +22,17 @@ from scalewright.spec.errors import UserError
 PACKAGES = frozenset(
     ("torch", "deepspeed", "megatron", "torchtitan", "transformer_engine", "numpy", "argparse", "pathlib")
 )
-NAMES = frozenset(
-    (
-        "collections.OrderedDict", "collections.defaultdict", "collections.deque", "_codecs.encode",
-        "copy_reg._reconstructor", "copyreg._reconstructor", "__builtin__.object", "builtins.object",
-        "__builtin__.set", "builtins.set", "builtins.frozenset", "builtins.slice", "builtins.complex",
-        "builtins.list", "builtins.dict", "builtins.int", "builtins.float", "builtins.bytearray",
-        "datetime.datetime", "datetime.timedelta", "types.SimpleNamespace",
-    )
-)  # fmt: skip
+NAMES = frozenset((
+    "collections.OrderedDict", "collections.defaultdict", "collections.deque", "_codecs.encode", "__builtin__.object",
+    "__builtin__.set", "copy_reg._reconstructor", "copyreg._reconstructor", "builtins.object", "builtins.set",
+    "builtins.frozenset", "builtins.slice", "builtins.complex", "builtins.list", "builtins.dict", "builtins.int",
+    "builtins.float", "builtins.bytearray", "datetime.datetime", "datetime.timedelta", "types.SimpleNamespace",
+))  # fmt: skip
 PICKLE_BYTES = 4 << 30
 STORAGES = {
-    "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16",
-    "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool", "ComplexFloatStorage": "complex64",
+    "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
+    "ByteStorage": "uint8", "BoolStorage": "bool", "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
 }  # fmt: skip
 REBUILDS = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3"}
@@ -71,19 +68,15 @@ class Window(io.RawIOBase):
         self._file, self._start, self._length, self._at = file, start, length, 0
 
     def seekable(self) -> bool:
-        """Yes."""
         return True
 
     def readable(self) -> bool:
-        """Yes."""
         return True
 
     def tell(self) -> int:
-        """Bytes from the window's beginning."""
         return self._at
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """As of a file; before its beginning is an error."""
         at = offset + (0, self._at, self._length)[whence]
         if at < 0:
             raise ValueError("before the beginning")
@@ -91,7 +84,6 @@ class Window(io.RawIOBase):
         return at
 
     def read(self, size: int | None = -1) -> bytes:
-        """At most to the window's end."""
         left = max(0, self._length - self._at)
         count = left if size is None or size < 0 else min(size, left)
         self._file.seek(self._start + self._at)
@@ -101,10 +93,8 @@ class Window(io.RawIOBase):
 
 
 class TorchFile:
-    """A file of torch.save, or `length` bytes of a file from `start`; raises UserError.
-
-    `content` is what was saved, with each tensor a record: `stored(record)` is its place.
-    """
+    """A file of torch.save, or `length` bytes of a file from `start`; raises UserError. `content` is what was saved,
+    with each tensor a record: `stored(record)` is its place."""
 
     def __init__(self, path: Path, file: IO[bytes], start: int = 0, length: int | None = None) -> None:
         self._path, self._file, self._start = path, file, start
@@ -125,8 +115,7 @@ class TorchFile:
             raise damaged(path, "its numbers are big-endian")
 
     def _entry(self, name: str, limit: int = 1 << 62) -> zipfile.ZipInfo:
-        info = self._entries.get(name)
-        if info is None:
+        if (info := self._entries.get(name)) is None:
             raise damaged(self._path, f"it has no {name}")
         plain = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
         if not plain or info.flag_bits & 1:

@@ -1,12 +1,16 @@
-"""Every verb, under its heading in the help. A verb's file holds its flags; the work is done elsewhere."""
+"""Every verb, under its heading in the help. A verb's file holds its flags; the work is done elsewhere.
+
+typer's own list is one long column, and its own message for a misspelt verb doesn't name the right one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from scalewright.cli.app import Verbs
 from scalewright.cli.verbs import bench, presets
 from scalewright.cli.verbs.accept import accept
 from scalewright.cli.verbs.checkpoint import diff_checkpoints, list_checkpoints, prune_checkpoints, verify_checkpoints
@@ -29,55 +33,87 @@ from scalewright.cli.verbs.report import report
 from scalewright.cli.verbs.score import score
 from scalewright.cli.verbs.sweep import sweep
 from scalewright.cli.verbs.train import train
+from scalewright.spec.errors import unknown
 
 Verb = Callable[..., None]
+Group = tuple[str, dict[str, Verb]]  # its help, and its verbs
+VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in which a newcomer meets them
+    "Start here": {
+        "demo": demo,
+        "doctor": doctor,
+        "presets": (
+            "The models and clusters known by name.",
+            {"models": presets.models, "clusters": presets.clusters, "new": presets.new},
+        ),
+    },
+    "Plan": {"plan": plan, "predict": predict, "score": score},
+    "Measure": {
+        "bench": ("The speed that this hardware really reaches.", {
+            "matmul": bench.matmul, "memory": bench.memory, "collectives": bench.collectives, "pairs": bench.pairs,
+            "storage": bench.storage, "kernels": bench.kernels, "step": bench.step, "all": bench.everything,
+        }),
+        "accept": accept,
+        "calibrate": bench.calibrate,
+    },
+    "Diagnose": {"diagnose": diagnose, "record": record},
+    "Train": {
+        "prepare": prepare, "train": train, "sweep": sweep, "launch": launch,
+        "checkpoint": ("What a run has saved, and whether it is sound.", {
+            "ls": list_checkpoints, "verify": verify_checkpoints, "diff": diff_checkpoints, "prune": prune_checkpoints,
+        }),
+        "parity": parity,
+    },
+    "Other trainers": {"emit": emit, "read": read},
+    "Use what was trained": {
+        "compare": compare, "report": report, "evaluate": evaluate, "generate": generate, "convert": convert,
+    },
+}  # fmt: skip
+
+
+class Verbs(TyperGroup):
+    """A group of commands whose help has one heading per `rich_help_panel`, in order of registration."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the verbs of each heading with the first sentence of their help."""
+        headings: dict[str, list[tuple[str, Any]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                panel = getattr(command, "rich_help_panel", None)
+                headings.setdefault(panel if isinstance(panel, str) else "Commands", []).append((name, command))
+        longest = max((len(name) for verbs in headings.values() for name, _ in verbs), default=0)
+        for heading, verbs in headings.items():
+            with formatter.section(heading):
+                room = max(20, formatter.width - 6 - longest)
+                formatter.write_dl(
+                    [(f"{name:<{longest}}", command.get_short_help_str(room)) for name, command in verbs]
+                )
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first argument names; raises UserError with the nearest names."""
+        name = args[0]
+        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            parent = ctx.command_path
+            raise unknown("command", name, self.list_commands(ctx), parent, f"(`{parent} --help` lists them all)")
+        return super().resolve_command(ctx, args)
+
+    def get_params(self, ctx: Any) -> Any:
+        """The group's own flags; off is False, as newer typer imports pydantic to turn None into that."""
+        parameters = super().get_params(ctx)
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) and parameter.default is None:
+                parameter.default = False
+        return parameters
 
 
 def register(app: typer.Typer) -> None:
-    """Adds every verb to the application, in the order in which a newcomer meets them."""
-    app.command("demo", rich_help_panel="Start here")(demo)
-    app.command("doctor", rich_help_panel="Start here")(doctor)
-    known: dict[str, Verb] = {"models": presets.models, "clusters": presets.clusters, "new": presets.new}
-    group = _group("The models and clusters known by name.", known)
-    app.add_typer(group, name="presets", rich_help_panel="Start here")
-    app.command("plan", rich_help_panel="Plan")(plan)
-    app.command("predict", rich_help_panel="Plan")(predict)
-    app.command("score", rich_help_panel="Plan")(score)
-    timed: dict[str, Verb] = {
-        "matmul": bench.matmul, "memory": bench.memory, "collectives": bench.collectives,
-        "pairs": bench.pairs, "storage": bench.storage, "kernels": bench.kernels, "step": bench.step,
-        "all": bench.everything,
-    }  # fmt: skip
-    group = _group("The speed that this hardware really reaches.", timed)
-    app.add_typer(group, name="bench", rich_help_panel="Measure")
-    app.command("accept", rich_help_panel="Measure")(accept)
-    app.command("calibrate", rich_help_panel="Measure")(bench.calibrate)
-    app.command("diagnose", rich_help_panel="Diagnose")(diagnose)
-    app.command("record", rich_help_panel="Diagnose")(record)
-    app.command("prepare", rich_help_panel="Train")(prepare)
-    app.command("train", rich_help_panel="Train")(train)
-    app.command("sweep", rich_help_panel="Train")(sweep)
-    app.command("launch", rich_help_panel="Train")(launch)
-    saved: dict[str, Verb] = {
-        "ls": list_checkpoints,
-        "verify": verify_checkpoints,
-        "diff": diff_checkpoints,
-        "prune": prune_checkpoints,
-    }
-    group = _group("What a run has saved, and whether it is sound.", saved)
-    app.add_typer(group, name="checkpoint", rich_help_panel="Train")
-    app.command("parity", rich_help_panel="Train")(parity)
-    app.command("emit", rich_help_panel="Other trainers")(emit)
-    app.command("read", rich_help_panel="Other trainers")(read)
-    app.command("compare", rich_help_panel="Use what was trained")(compare)
-    app.command("report", rich_help_panel="Use what was trained")(report)
-    app.command("evaluate", rich_help_panel="Use what was trained")(evaluate)
-    app.command("generate", rich_help_panel="Use what was trained")(generate)
-    app.command("convert", rich_help_panel="Use what was trained")(convert)
-
-
-def _group(help: str, verbs: dict[str, Verb]) -> typer.Typer:
-    group = typer.Typer(cls=Verbs, rich_markup_mode=None, no_args_is_help=True, help=help)
-    for name, verb in verbs.items():
-        group.command(name)(verb)
-    return group
+    """Adds every verb to the application."""
+    for panel, verbs in VERBS.items():
+        for name, verb in verbs.items():
+            if not isinstance(verb, tuple):
+                app.command(name, rich_help_panel=panel)(verb)
+                continue
+            group = typer.Typer(cls=Verbs, rich_markup_mode=None, no_args_is_help=True, help=verb[0])
+            for member, function in verb[1].items():
+                group.command(member)(function)
+            app.add_typer(group, name=name, rich_help_panel=panel)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Json, Overrides, RunFile
+from scalewright.cli.options import Json, Overrides, RunFile, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.verbs.train import missing_run
+from scalewright.spec.common.formatting import counted
 
 if TYPE_CHECKING:
     from scalewright.accept.hardware import Acceptance
@@ -22,10 +23,9 @@ def accept(
     run: RunFile,
     overrides: Overrides = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A new folder that every host sees; default runs/NAME-accept/TIME."),
+        Path | None, option("DIR", "A new folder that every host sees; default runs/NAME-accept/TIME.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints that it made.")] = False,
+    keep: Annotated[bool, flag("Keep the checkpoints that it made.", "--keep")] = False,
     json: Json = False,
 ) -> None:
     """Check a new cluster with the run it is for: speed, right sums, loss, a kill and a resume.
@@ -67,8 +67,6 @@ def accept(
 
 def show(result: Acceptance, page: Path) -> None:
     """A line for each check, what to do about it, and the verdict."""
-    from scalewright.spec.common.formatting import counted
-
     hosts = ", ".join(result.about["hosts"][:4])
     print(f"{result.run} · {counted(result.about['world'], 'ranks')} on {hosts}\n")
     for check in result.checks:

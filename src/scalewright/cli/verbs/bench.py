@@ -8,21 +8,22 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Device, Force, Json, choice
+from scalewright.cli.options import Device, Force, Json, argument, check_device, choice, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.spec.errors import UserError
 
-Processes = Annotated[int, typer.Option(min=1, help="Processes, unless torchrun or srun started them.")]
+Processes = Annotated[int, flag("Processes, unless torchrun or srun started them.", min=1)]
 
 
 def collectives(
     processes: Processes = 2,
-    kinds: Annotated[str, typer.Option(metavar="NAME,...", help="Collectives; default all six.")] = "",
-    min_bytes: Annotated[int, typer.Option(min=4, help="The smallest message; sizes double from it.")] = 1024,
-    max_bytes: Annotated[int, typer.Option(min=4, help="The largest message.")] = 4 << 20,
-    iterations: Annotated[int, typer.Option(min=3, help="Timed repetitions of each.")] = 20,
-    warmup: Annotated[int, typer.Option(min=0, help="Repetitions before those.")] = 5,
-    group: Annotated[int | None, typer.Option(min=2, help="Ranks of a group; default all.")] = None,
-    stride: Annotated[int, typer.Option(min=1, help="Ranks between neighbours of a group.")] = 1,
+    kinds: Annotated[str, option("NAME,...", "Collectives; default all six.")] = "",
+    min_bytes: Annotated[int, flag("The smallest message; sizes double from it.", min=4)] = 1024,
+    max_bytes: Annotated[int, flag("The largest message.", min=4)] = 4 << 20,
+    iterations: Annotated[int, flag("Timed repetitions of each.", min=3)] = 20,
+    warmup: Annotated[int, flag("Repetitions before those.", min=0)] = 5,
+    group: Annotated[int | None, flag("Ranks of a group; default all.", min=2)] = None,
+    stride: Annotated[int, flag("Ranks between neighbours of a group.", min=1)] = 1,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -55,9 +56,9 @@ def collectives(
 
 def pairs(
     processes: Processes = 2,
-    bytes: Annotated[int, typer.Option(min=4, help="The message that two ranks exchange.")] = 1 << 20,
-    iterations: Annotated[int, typer.Option(min=3, help="Timed repetitions of each.")] = 5,
-    rounds: Annotated[int, typer.Option(min=1, help="At most; every rank has one pair in each.")] = 64,
+    bytes: Annotated[int, flag("The message that two ranks exchange.", min=4)] = 1 << 20,
+    iterations: Annotated[int, flag("Timed repetitions of each.", min=3)] = 5,
+    rounds: Annotated[int, flag("At most; every rank has one pair in each.", min=1)] = 64,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -83,10 +84,8 @@ def pairs(
 
 
 def matmul(
-    model: Annotated[
-        str, typer.Option(metavar="MODEL", help="The shapes of a model's products; default squares.")
-    ] = "",
-    tokens: Annotated[int, typer.Option(min=1, help="Rows of a product, with --model.")] = 1024,
+    model: Annotated[str, option("MODEL", "The shapes of a model's products; default squares.")] = "",
+    tokens: Annotated[int, flag("Rows of a product, with --model.", min=1)] = 1024,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -97,7 +96,6 @@ def matmul(
     scalewright bench matmul --model tiny --tokens 512
     """
     from scalewright.bench.device import model_shapes, products, squares
-    from scalewright.cli.options import check_device
     from scalewright.spec.presets import load_model_spec
 
     shapes = model_shapes(load_model_spec(model), tokens) if model else {}
@@ -112,15 +110,14 @@ def memory(device: Device = "cpu", json: Json = False) -> None:
     scalewright bench memory
     """
     from scalewright.bench.device import memory as measure
-    from scalewright.cli.options import check_device
 
     check_device(device)
     _answer(lambda: measure(device), "memory", device, json)
 
 
 def storage(
-    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where checkpoints would go.")] = Path(),
-    size: Annotated[int, typer.Option("--bytes", min=1, help="Size of the file, then removed.")] = 1 << 28,
+    folder: Annotated[Path, option("DIR", "Where checkpoints would go.")] = Path(),
+    size: Annotated[int, flag("Size of the file, then removed.", "--bytes", min=1)] = 1 << 28,
     json: Json = False,
 ) -> None:
     """Write and read a file of a checkpoint's size.
@@ -150,11 +147,9 @@ def kernels(
 
 
 def step(
-    source: Annotated[str, typer.Argument(metavar="RUN.yaml|MODEL", help="A run file, or a model's name.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
-    ] = None,
-    steps: Annotated[int, typer.Option(min=4, help="Steps to train; the first three aren't timed.")] = 13,
+    source: Annotated[str, argument("RUN.yaml|MODEL", "A run file, or a model's name.")],
+    overrides: Annotated[list[str] | None, argument("KEY=VALUE", "Keys to set, such as layout.tp=2.")] = None,
+    steps: Annotated[int, flag("Steps to train; the first three aren't timed.", min=4)] = 13,
     json: Json = False,
 ) -> None:
     """A real training step, beside its prediction.
@@ -175,9 +170,9 @@ def step(
 
 
 def everything(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The cluster profile to write.")],
+    out: Annotated[Path, option("FILE", "The cluster profile to write.")],
     processes: Processes = 2,
-    iterations: Annotated[int, typer.Option(min=3, help="Timed repetitions of each message.")] = 20,
+    iterations: Annotated[int, flag("Timed repetitions of each message.", min=3)] = 20,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -203,13 +198,12 @@ def everything(
 
 def calibrate(
     runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN_DIR|LOG...", help="Folders that train wrote; with --fit other trainers' logs."),
+        list[Path], argument("RUN_DIR|LOG...", "Folders that train wrote; with --fit other trainers' logs.")
     ],
-    cluster: Annotated[str, typer.Option(metavar="CLUSTER", help="The profile to correct; with --fit any cluster.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write the corrected one.")] = None,
+    cluster: Annotated[str, option("CLUSTER", "The profile to correct; with --fit any cluster.")],
+    out: Annotated[Path | None, option("FILE", "Where to write the corrected one.")] = None,
     fit: Annotated[
-        bool, typer.Option("--fit", help="Fit the planner's constants to the logs of a trainer on this cluster.")
+        bool, flag("Fit the planner's constants to the logs of a trainer on this cluster.", "--fit")
     ] = False,
     force: Force = False,
     json: Json = False,
@@ -222,7 +216,6 @@ def calibrate(
     """
     from scalewright.cli.bench import calibrate_by_logs, calibrate_profile, show_calibration, show_fit
     from scalewright.spec.common.files import check_replaceable
-    from scalewright.spec.errors import UserError
 
     if out is not None:
         check_replaceable(out, force)
@@ -240,7 +233,6 @@ def calibrate(
 
 
 def _answer(measure: Callable[[], Iterator[dict[str, object]]], what: str, device: str, json: bool) -> None:
-    """The rows of a benchmark, as JSON or as a table."""
     from scalewright.cli.bench import rows_of, show_rates
 
     with only_answer(json):

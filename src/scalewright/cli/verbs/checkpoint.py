@@ -6,6 +6,7 @@ A run that trains meanwhile removes old saves: one that goes while it is read is
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,32 +14,26 @@ from typing import Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, argument, flag, option
 from scalewright.cli.output import print, print_json, working
 from scalewright.cli.terminal import print_table
+from scalewright.spec.common.formatting import decimal, printable
 from scalewright.spec.errors import RunError, UserError
 
 SHOWN = 6  # settings of a part that `diff` prints; --json has all
-Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run's folder, or one of its checkpoints.")]
+Run = Annotated[Path, argument("RUN_DIR", "A run's folder, or one of its checkpoints.")]
 
 
 def list_checkpoints(run: Run, json: Json = False) -> None:
     """List a run's checkpoints, newest first."""
-
     rows = [row for folder in _folders(run) if (row := _row(folder))["state"] != "gone"]
     if json:
         print_json(rows)
         return
-    table = [
-        [
-            "?" if row["step"] is None else row["step"],
-            row["saved"],
-            f"{row['bytes'] / 2**20:,.1f}",
-            _state(row),
-            row["path"],
-        ]
-        for row in rows
-    ]
+    table = []
+    for row in rows:
+        step = "?" if row["step"] is None else row["step"]
+        table.append([step, row["saved"], f"{row['bytes'] / 2**20:,.1f}", _state(row), row["path"]])
     print_table(["step", "saved", "MiB", "state", "path"], table)
 
 
@@ -62,11 +57,9 @@ def verify_checkpoints(run: Run, json: Json = False) -> None:
 
 def prune_checkpoints(
     run: Run,
-    keep: Annotated[
-        int | None, typer.Option(min=1, help="How many of the newest stay; by default checkpoint.keep.")
-    ] = None,
-    keep_every: Annotated[int, typer.Option(min=0, metavar="N", help="Also keep steps that are multiples of N.")] = 0,
-    dry_run: Annotated[bool, typer.Option(help="Show what would go, and remove nothing.")] = False,
+    keep: Annotated[int | None, flag("How many of the newest stay; by default checkpoint.keep.", min=1)] = None,
+    keep_every: Annotated[int, option("N", "Also keep steps that are multiples of N.", min=0)] = 0,
+    dry_run: Annotated[bool, flag("Show what would go, and remove nothing.")] = False,
     json: Json = False,
 ) -> None:
     """Remove old checkpoints of a run that isn't training.
@@ -109,7 +102,6 @@ def prune_checkpoints(
 
 
 def _kept_by(home: Path) -> int:
-    """How many saves the run in a folder keeps itself."""
     from scalewright.spec.base import read_yaml
     from scalewright.spec.run import CheckpointSpec
 
@@ -127,7 +119,6 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
     """
     from scalewright.checkpoint.compare import settings, tensors
     from scalewright.checkpoint.read import find_checkpoint
-    from scalewright.spec.common.formatting import decimal, printable
 
     folders = [find_checkpoint(path) for path in (first, second)]
     with working("comparing the tensors"):
@@ -139,15 +130,13 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
         print_json({**paths, "equal": equal, "tensors_equal": not different, "settings": parts, "tensors": different})
     else:
         for part, values in parts.items():
-            shown = [
-                f"{key} {str(old)[:60]} -> {str(new)[:60]}".removeprefix(f"{part} ")
-                for key, (old, new) in values.items()
-            ]
+            changes = (f"{key} {str(old)[:60]} -> {str(new)[:60]}" for key, (old, new) in values.items())
+            shown = [change.removeprefix(f"{part} ") for change in changes]
             more = [f"{len(shown) - SHOWN} more (--json)"] if len(shown) > SHOWN else []
             print(printable(f"{part}: " + ", ".join(shown[:SHOWN] + more)))
         print(f"{len(rows) - len(different):,} of {len(rows):,} tensors are equal, bit for bit")
         table = [
-            [printable(row["name"]), _kind(row), decimal(row.get("largest")), decimal(row.get("relative"))]
+            [printable(row["name"]), _kind(row), *(decimal(row.get(key)) for key in ("largest", "relative"))]
             for row in different
         ]
         if table:
@@ -157,7 +146,6 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
 
 
 def _kind(row: Mapping[str, Any]) -> str:
-    """How a tensor of `diff` differs, in words."""
     if "only" in row:
         return f"only in the {row['only']}"
     if "numbers" in row:
@@ -225,8 +213,6 @@ def _row(folder: Path, check: Callable[[Path], list[str]] | None = None) -> dict
 
 
 def _look(folder: Path, check: Callable[[Path], list[str]] | None) -> dict[str, object]:
-    import datetime
-
     from scalewright.checkpoint.format import COMMIT, read_manifest
     from scalewright.checkpoint.verify import is_finite, verify_heads
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, argument
 from scalewright.cli.output import print, print_json
 from scalewright.cli.terminal import print_table
+from scalewright.spec.common.formatting import count, decimal
 
 if TYPE_CHECKING:
     from scalewright.report.runs import Comparison
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs, or of folders of runs.")],
-    json: Json = False,
+    runs: Annotated[list[Path], argument("RUN_DIR...", "Folders of runs, or of folders of runs.")], json: Json = False
 ) -> None:
     """Compare runs: settings that differ, losses, speed, memory.
 
@@ -33,9 +31,7 @@ def compare(
 
 
 def _show(comparison: Comparison) -> None:
-    """Three tables: what the runs reached, what differs, and their losses at the same tokens."""
     from scalewright.report.runs import UNREMARKABLE, cells, setting
-    from scalewright.spec.common.formatting import count, decimal
 
     names = [entry.name for entry in comparison.runs]
     rows = [

@@ -8,31 +8,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from scalewright.cli.options import DTYPES, Json, NoVerify, choice
+from scalewright.cli.options import DTYPES, Json, NoVerify, argument, choice, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.spec.common.formatting import count
 
 
 def convert(
     source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SOURCE", help="A checkpoint, a run's folder, a Hugging Face folder, or another trainer's."
-        ),
+        Path, argument("SOURCE", "A checkpoint, a run's folder, a Hugging Face folder, or another trainer's.")
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
+    out: Annotated[Path, argument("OUT", "The folder to write.")],
     dtype: Annotated[str | None, choice("dtype", DTYPES, "Of the Hugging Face folder; default float32.")] = None,
     model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Of another trainer's checkpoint that doesn't have it (torchtitan)."),
+        str | None, option("MODEL", "Of another trainer's checkpoint that doesn't have it (torchtitan).")
     ] = None,
     no_verify: NoVerify = False,
     check: Annotated[
         bool | None,
-        typer.Option(
+        flag(
+            "Compare logits with transformers'; default: up to 1e9 parameters, where it is installed.",
             "--check/--no-check",
-            help="Compare logits with transformers'; default: up to 1e9 parameters, where it is installed.",
         ),
     ] = None,
     json: Json = False,
@@ -42,7 +37,6 @@ def convert(
     What was written is read back and compared, logits of a Hugging Face folder with those of transformers.
     """
     from scalewright.checkpoint.convert import convert as convert_folder
-    from scalewright.spec.common.formatting import count
 
     with only_answer(json), working("converting, and reading back what was written"):
         made = convert_folder(source, out, dtype, verify=not no_verify, model=model, check=check)

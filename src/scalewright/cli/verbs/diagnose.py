@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalewright.cli.options import All, Force, Json
+from scalewright.cli.options import All, Force, Json, argument, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.terminal import show
 from scalewright.spec.errors import RunError, UserError
@@ -21,57 +21,40 @@ if TYPE_CHECKING:
 def diagnose(
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="PATH...",
-            help="Traces of PyTorch's profiler or Nsight Systems, one a rank, or their folder; flight "
-            "recorder dumps; memory snapshots; `ncu --csv`; a pipeline's operations (parquet); a log of "
-            "training, a run's folder; `example`, "
-            "`example-log`.",
+        argument(
+            "PATH...",
+            "Traces of PyTorch's profiler or Nsight Systems, one a rank, or their folder; flight recorder dumps; "
+            "memory snapshots; `ncu --csv`; a pipeline's operations (parquet); a log of training, a run's folder; "
+            "`example`, `example-log`.",
         ),
     ],
     from_: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="Of a log: the configuration, script or command line of its run, as `read` takes it.",
-        ),
+        option("FILE", "Of a log: the configuration, script or command line of its run, as `read` takes it.", "--from"),
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="MODEL", help="The model, where a log doesn't state it.")] = None,
+    model: Annotated[str | None, option("MODEL", "The model, where a log doesn't state it.")] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            "--cluster",
-            "-c",
-            metavar="CLUSTER",
-            help="Likewise; of traces, whose links their collectives should reach.",
-        ),
+        option("CLUSTER", "Likewise; of traces, whose links their collectives should reach.", "--cluster", "-c"),
     ] = None,
-    layout: Annotated[
-        str | None, typer.Option(metavar="KEY=VALUE,...", help="Likewise, of the layout: devices=64,tp=8.")
-    ] = None,
-    seq_len: Annotated[int | None, typer.Option(help="Likewise, tokens of a sequence.")] = None,
+    layout: Annotated[str | None, option("KEY=VALUE,...", "Likewise, of the layout: devices=64,tp=8.")] = None,
+    seq_len: Annotated[int | None, flag("Likewise, tokens of a sequence.")] = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=FACTOR",
-            help="The step's time with a cost changed: compute=0.8, data=0, rank3.host=0.5, attention=0.5.",
+        option(
+            "NAME=FACTOR", "The step's time with a cost changed: compute=0.8, data=0, rank3.host=0.5, attention=0.5."
         ),
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(metavar="OTHER", help="Another run, trace or log, an earlier --json, or a plan's.")
+        Path | None, option("OTHER", "Another run, trace or log, an earlier --json, or a plan's.")
     ] = None,
     fail_if_slower: Annotated[
-        float | None,
-        typer.Option(metavar="PCT", help="Exit with 1 where a step is slower than OTHER's by more than this."),
+        float | None, option("PCT", "Exit with 1 where a step is slower than OTHER's by more than this.")
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="As text for a ticket.")] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="As a page: causes, timeline, ranks, memory.")
-    ] = None,
+    markdown: Annotated[bool, flag("As text for a ticket.", "--markdown")] = False,
+    html: Annotated[Path | None, option("FILE", "As a page: causes, timeline, ranks, memory.")] = None,
     perfetto: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="As a trace for ui.perfetto.dev; with --against PLAN its parts, too."),
+        Path | None, option("FILE", "As a trace for ui.perfetto.dev; with --against PLAN its parts, too.")
     ] = None,
     everything: All = False,
     force: Force = False,
@@ -114,8 +97,11 @@ def diagnose(
 
         shown = show_answer(answer)
         print(as_markdown(shown)) if markdown else show(shown, everything)
-    if fail_if_slower is not None and _slower(answer["against"], fail_if_slower):
-        raise typer.Exit(1)
+    if fail_if_slower is not None:
+        from scalewright.diagnose.compare.compare import slower_than
+
+        if slower_than(answer["against"], fail_if_slower):
+            raise typer.Exit(1)
 
 
 def _check_files(html: Path | None, perfetto: Path | None, force: bool) -> None:
@@ -131,9 +117,8 @@ def _check_files(html: Path | None, perfetto: Path | None, force: bool) -> None:
         if perfetto.is_fifo():
             raise UserError("nobody may read this pipe", str(perfetto), "give a file's name")
         if (perfetto.is_symlink() or perfetto.is_file()) and not force and not is_ours(perfetto):
-            how = "give another name, or --force to replace it"
             what = "the file is there already, and isn't as `--perfetto` wrote it"
-            raise UserError(what, str(perfetto), how)
+            raise UserError(what, str(perfetto), "give another name, or --force to replace it")
 
 
 def _write_files(
@@ -154,9 +139,3 @@ def _write_files(
             write_perfetto(lanes, perfetto, drawing.plan)
         except OSError as error:
             raise RunError(f"cannot write {perfetto}: {error.strerror or error}") from error
-
-
-def _slower(compared: Mapping[str, Any], percent: float) -> bool:
-    from scalewright.diagnose.compare.compare import slower_than
-
-    return slower_than(compared, percent)

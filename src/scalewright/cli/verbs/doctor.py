@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Json, starting_with
+from scalewright.cli.options import Json, argument, flag, option
+from scalewright.cli.output import only_answer, print_json, working
 from scalewright.cli.verbs.launch import target_names
 from scalewright.cli.verbs.train import missing_run
 from scalewright.spec.errors import UserError
@@ -19,29 +21,21 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="RUN.yaml", help="With --launch: the run to be started.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
-    ] = None,
-    launch: Annotated[
-        bool, typer.Option("--launch", help="Look at a start instead: what would fail, hang or be slow.")
-    ] = False,
+    run: Annotated[Path | None, argument("RUN.yaml", "With --launch: the run to be started.")] = None,
+    overrides: Annotated[list[str] | None, argument("KEY=VALUE", "Keys to set, such as layout.tp=2.")] = None,
+    launch: Annotated[bool, flag("Look at a start instead: what would fail, hang or be slow.", "--launch")] = False,
     target: Annotated[
         str | None,
-        typer.Option(
-            metavar="TARGET",
-            help="With --launch: the job that `launch TARGET` would write, and not a start here.",
-            autocompletion=starting_with(target_names),
+        option(
+            "TARGET",
+            "With --launch: the job that `launch TARGET` would write, and not a start here.",
+            words=target_names,
         ),
     ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="With --target: machines.")] = None,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --target: the site's `launch` keys.")
-    ] = None,
-    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where runs would be written.")] = Path(),
-    measure: Annotated[bool, typer.Option(help="Measure rates too; takes a second.")] = True,
+    nodes: Annotated[int | None, flag("With --target: machines.", min=1)] = None,
+    profile: Annotated[Path | None, option("FILE", "With --target: the site's `launch` keys.")] = None,
+    folder: Annotated[Path, option("DIR", "Where runs would be written.")] = Path(),
+    measure: Annotated[bool, flag("Measure rates too; takes a second.")] = True,
     json: Json = False,
 ) -> None:
     """What this machine can do, and what is misconfigured.
@@ -53,7 +47,6 @@ def doctor(
     scalewright doctor --launch run.yaml
     scalewright doctor --launch run.yaml --target slurm --profile site.yaml --nodes 4
     """
-    from scalewright.cli.output import only_answer, print_json, working
     from scalewright.launch.settings import present_environment
     from scalewright.machine.doctor import examine, render
 
@@ -76,8 +69,6 @@ def doctor(
 def _look_at_start(
     run: Path | None, overrides: list[str], target: str | None, nodes: int | None, profile: Path | None
 ) -> Report:
-    """What the rules of launch/preflight find: of a start here, or of the job for a target."""
-    import time
     from dataclasses import replace
 
     from scalewright.launch.job import make_job

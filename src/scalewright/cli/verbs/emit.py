@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Force, Json
+from scalewright.cli.options import Force, Json, argument, flag, option
 from scalewright.cli.output import print, print_exact, print_json
 from scalewright.spec.common.shell import operand, quote
 
@@ -16,20 +17,14 @@ if TYPE_CHECKING:
 
 
 def emit(
-    trainer: Annotated[
-        str, typer.Argument(metavar="TRAINER", help="megatron, torchtitan, deepspeed, accelerate, nanotron, ...")
-    ],
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run file, or what `plan --json` printed.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="Keys to change, such as layout.tp=2.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write; default: NAME-TRAINER.")] = None,
-    show: Annotated[bool, typer.Option("--print", help="Print the files and write nothing.")] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 when a setting was dropped or changed.")
-    ] = False,
+    trainer: Annotated[str, argument("TRAINER", "megatron, torchtitan, deepspeed, accelerate, nanotron, ...")],
+    run: Annotated[str, argument("RUN", "A run file, or what `plan --json` printed.")],
+    overrides: Annotated[list[str] | None, argument("KEY=VALUE...", "Keys to change, such as layout.tp=2.")] = None,
+    out: Annotated[Path | None, option("DIR", "Where to write; default: NAME-TRAINER.")] = None,
+    show: Annotated[bool, flag("Print the files and write nothing.", "--print")] = False,
+    strict: Annotated[bool, flag("Exit with 1 when a setting was dropped or changed.", "--strict")] = False,
     software_version: Annotated[
-        str | None, typer.Option("--software-version", help="The trainer's release: torchtitan 0.2.")
+        str | None, flag("The trainer's release: torchtitan 0.2.", "--software-version")
     ] = None,
     force: Force = False,
     json: Json = False,
@@ -61,9 +56,6 @@ def emit(
 
 
 def _show(emitted: Emitted, folder: Path, show: bool, refused: bool) -> None:
-    """The files or where they are, the launch line, and what was lost."""
-    import sys
-
     for name, text in emitted.files.items() if show else ():
         print_exact(f"# ---- {name}\n{text}" if len(emitted.files) > 1 else text)
     notes = sys.stderr if show else sys.stdout

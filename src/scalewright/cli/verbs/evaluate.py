@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from scalewright.cli.options import Device, Json, NoVerify, TrustCode, check_device
+from scalewright.cli.options import Device, Json, NoVerify, TrustCode, argument, check_device, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.cli.terminal import print_table
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,38 +20,28 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL_OR_RUN", help="A run's folder, a checkpoint or a Hugging Face folder.")
-    ],
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Prepared data; default: the run's own.")] = None,
-    seq_len: Annotated[int | None, typer.Option(min=2, help="Tokens per sequence; default: the run's own.")] = None,
-    batches: Annotated[
-        int | None, typer.Option(min=1, help="Batches of the run's size; default: as the run, else 16 of 1.")
-    ] = None,
-    tasks: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Tasks of lm-evaluation-harness, in the place of a loss.")
-    ] = None,
-    task_path: Annotated[Path | None, typer.Option(metavar="DIR", help="A folder with task files of your own.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many documents of each task.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows at a time, for tasks; 8 unless said.")] = None,
+    model: Annotated[Path, argument("MODEL_OR_RUN", "A run's folder, a checkpoint or a Hugging Face folder.")],
+    data: Annotated[Path | None, option("DIR", "Prepared data; default: the run's own.")] = None,
+    seq_len: Annotated[int | None, flag("Tokens per sequence; default: the run's own.", min=2)] = None,
+    batches: Annotated[int | None, flag("Batches of the run's size; default: as the run, else 16 of 1.", min=1)] = None,
+    tasks: Annotated[str | None, option("NAME,...", "Tasks of lm-evaluation-harness, in the place of a loss.")] = None,
+    task_path: Annotated[Path | None, option("DIR", "A folder with task files of your own.")] = None,
+    limit: Annotated[int | None, flag("Only so many documents of each task.", min=1)] = None,
+    batch_size: Annotated[int | None, flag("Rows at a time, for tasks; 8 unless said.", min=1)] = None,
     device: Device = "cpu",
     trust_code: TrustCode = False,
     no_verify: NoVerify = False,
     json: Json = False,
 ) -> None:
     """Measure validation loss and bits per byte, or the tasks of lm-evaluation-harness."""
-
     if model.is_file():
-        raise UserError(
-            "it is a file, not a folder", str(model), "give a run's out_dir, a checkpoint or a model's folder"
-        )
+        how = "give a run's out_dir, a checkpoint or a model's folder"
+        raise UserError("it is a file, not a folder", str(model), how)
     if tasks is not None:
         _check_flags({"--data": data, "--batches": batches}, "--tasks", "it is about the validation loss")
-
         with only_answer(json):
-            scores = score_tasks(
-                model, tasks, task_path, limit, batch_size or 8, seq_len, device, trust_code, not no_verify
-            )
+            rows = batch_size or 8
+            scores = score_tasks(model, tasks, task_path, limit, rows, seq_len, device, trust_code, not no_verify)
         print_json(scores) if json else show_scores(scores)
         return
     flags: dict[str, object] = {"--task-path": task_path, "--limit": limit, "--batch-size": batch_size}
@@ -69,7 +58,6 @@ def evaluate(
 
 
 def _over(figures: Mapping[str, float | int | None]) -> str:
-    """The share of the held-out text that was evaluated: `512 of 49,422 held-out tokens`."""
     tokens, held_out = figures["tokens"], figures["held_out_tokens"]
     if held_out is None:
         return f"{tokens:,} held-out tokens"
@@ -79,21 +67,15 @@ def _over(figures: Mapping[str, float | int | None]) -> str:
 
 
 def _check_flags(flags: dict[str, object], beside: str, how: str) -> None:
-    """Raises UserError for a flag that would do nothing."""
-    for flag, value in flags.items():
+    for name, value in flags.items():
         if value is not None:
-            raise UserError(f"{flag} has no meaning for {beside}", flag, f"remove it ({how})")
+            raise UserError(f"{name} has no meaning for {beside}", name, f"remove it ({how})")
 
 
 def measure(
-    model: Path,
-    data: Path | None,
-    seq_len: int | None,
-    batches: int | None,
-    device: str,
-    trust_code: bool = False,
+    model: Path, data: Path | None, seq_len: int | None, batches: int | None, device: str, trust_code: bool = False,
     verify: bool = True,
-) -> dict[str, float | int | None]:
+) -> dict[str, float | int | None]:  # fmt: skip
     """`{loss, bits_per_byte, tokens, held_out_tokens}` of a model on validation data, counted as in its run.
 
     `tokens` were evaluated, of the `held_out_tokens` that there are (None for data of the user's own class).
@@ -118,10 +100,13 @@ def measure(
         check_trusted(spec.python, str(model), trust_code)
     dataset = open_data(spec, "valid", run.seed if run else 0)
     network = load_model(model, device=device, trust_code=trust_code, verify=verify)
-    _check_vocabulary(network, dataset.vocab_size)
+    known, size = getattr(getattr(network, "spec", None), "vocab_size", None), dataset.vocab_size
+    if size is not None and known is not None and size > known:
+        how = "prepare the data with the model's tokenizer.json"
+        raise UserError(f"the data's vocabulary {size} is more than the model's {known}", "--data", how)
     if verify:
         _check_tokenizer(model, dataset.tokenizer_path)
-    dataset = in_vocabulary(dataset, getattr(getattr(network, "spec", None), "vocab_size", None))
+    dataset = in_vocabulary(dataset, known)
     for line in odd_beginning(dataset, start_of_texts(model), str(model)):
         print(line, file=sys.stderr)
     mesh = make_mesh(make_grid(Layout()), 0, torch.device(device))
@@ -140,7 +125,6 @@ def measure(
 
 
 def _run_of(model: Path) -> RunSpec | None:
-    """The run that a folder, or the folder above a checkpoint, belongs to."""
     from scalewright.spec.base import read_yaml
     from scalewright.spec.run import RunSpec
 
@@ -166,17 +150,6 @@ def _data(model: Path, run: RunSpec | None, data: Path | None, seq_len: int | No
     return source
 
 
-def _check_vocabulary(network: object, size: int | None) -> None:
-    """Raises UserError for data with tokens outside the model's vocabulary."""
-    known = getattr(getattr(network, "spec", None), "vocab_size", None)
-    if size is not None and known is not None and size > known:
-        raise UserError(
-            f"the data's vocabulary {size} is more than the model's {known}",
-            "--data",
-            "prepare the data with the model's tokenizer.json",
-        )
-
-
 def _check_tokenizer(model: Path, path: Path | None) -> None:
     """Raises UserError for data of another tokenizer than the model's: its ids are other words there."""
     from scalewright.checkpoint.read import text_files
@@ -193,19 +166,10 @@ def _check_tokenizer(model: Path, path: Path | None) -> None:
 
 
 def score_tasks(
-    model: Path,
-    tasks: str,
-    folder: Path | None,
-    limit: int | None,
-    batch_size: int,
-    seq_len: int | None,
-    device: str,
-    trust_code: bool = False,
-    verify: bool = True,
-) -> dict[str, object]:
+    model: Path, tasks: str, folder: Path | None, limit: int | None, batch_size: int, seq_len: int | None, device: str,
+    trust_code: bool = False, verify: bool = True,
+) -> dict[str, object]:  # fmt: skip
     """The scores of a model at a path, with the keys of `evaluate_tasks`; raises UserError."""
-    from scalewright.cli.options import check_device
-
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     if not names:
         raise UserError("no task is named", "--tasks", "give names, such as --tasks hellaswag,lambada_openai")
@@ -217,39 +181,27 @@ def score_tasks(
 
     loaded = load_for_generation(str(model), device=device, trust_code=trust_code, verify=verify)
     if loaded.end is None:
-        raise UserError(
-            "the tokenizer has no token that ends a text",
-            str(model),
-            "add tokenizer_config.json with its eos_token beside tokenizer.json",
-        )
+        how = "add tokenizer_config.json with its eos_token beside tokenizer.json"
+        raise UserError("the tokenizer has no token that ends a text", str(model), how)
     end = loaded.end
     spec = getattr(loaded.model, "spec", None)
 
     def write(prompts: list[list[int]], count: int, temperature: float, stops: list[str]) -> list[list[int]]:
-        return generate(
-            loaded.model,
-            prompts,
-            count,
-            temperature=temperature,
-            stop=sorted(loaded.end_of_text),
-            ends=lambda tokens: holds_stop(loaded.decode, tokens, stops),
-        )
+        def ends(tokens: list[int]) -> bool:
+            return holds_stop(loaded.decode, tokens, stops)
+
+        stop = sorted(loaded.end_of_text)
+        return generate(loaded.model, prompts, count, temperature=temperature, stop=stop, ends=ends)
 
     subject = Subject(
-        loaded.model,
-        loaded.tokenizer,
-        write,
-        end_of_text=end,
+        loaded.model, loaded.tokenizer, write, end_of_text=end, start=loaded.start,
         beginning=loaded.beginning if loaded.beginning is not None else end,
         max_length=seq_len or (spec.context if spec is not None else 2048),
-        start=loaded.start,
-    )
+    )  # fmt: skip
     return evaluate_tasks(subject, names, folder, limit, batch_size)
 
 
 def show_scores(evaluation: Mapping[str, Any]) -> None:
-    from scalewright.cli.terminal import print_table
-
     rows = []
     for task, scores in evaluation["results"].items():
         for metric, value in scores.items():

@@ -8,27 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from scalewright.cli.options import DTYPES, Device, Json, NoVerify, TrustCode, check_device, choice
+from scalewright.cli.options import DTYPES, Device, Json, NoVerify, TrustCode, argument, check_device, choice, flag
 from scalewright.cli.output import only_answer, print, print_exact, print_json
 
 
 def generate(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A run's folder, a checkpoint or a Hugging Face folder.")
-    ],
-    prompt: Annotated[str, typer.Option(help="The text to go on from.")] = "",
+    model: Annotated[Path, argument("MODEL", "A run's folder, a checkpoint or a Hugging Face folder.")],
+    prompt: Annotated[str, flag("The text to go on from.")] = "",
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", "--max-new-tokens", min=1, help="How many tokens to write at most.")
+        int, flag("How many tokens to write at most.", "--max-tokens", "--max-new-tokens", min=1)
     ] = 128,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token each time.")] = 0.8,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Choose among the k likeliest.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Choose among the likeliest that make up p.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given again.")] = None,
+    temperature: Annotated[float, flag("0 takes the likeliest token each time.", min=0.0)] = 0.8,
+    top_k: Annotated[int | None, flag("Choose among the k likeliest.", min=1)] = None,
+    top_p: Annotated[float | None, flag("Choose among the likeliest that make up p.", min=0.0, max=1.0)] = None,
+    seed: Annotated[int, flag("The same seed writes the same text.", min=0)] = 0,
+    stop: Annotated[list[str] | None, flag("Stop before this text; may be given again.")] = None,
     device: Device = "cpu",
     dtype: Annotated[str, choice("dtype", DTYPES, "Of the weights.")] = "float32",
     trust_code: TrustCode = False,
@@ -47,21 +41,10 @@ def generate(
     check_device(device)
     with only_answer(json), _line_ended(shown):
         answer = generate_text(
-            str(model),
-            prompt,
-            max_new_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            stop=tuple(stop or ()),
-            device=device,
-            dtype=dtype,
-            stream=None if json else show,
-            trust_code=trust_code,
-            verify=not no_verify,
-            on_loaded=None if json else lambda: show(prompt),
-        )
+            str(model), prompt, max_new_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
+            stop=tuple(stop or ()), device=device, dtype=dtype, stream=None if json else show, trust_code=trust_code,
+            verify=not no_verify, on_loaded=None if json else lambda: show(prompt),
+        )  # fmt: skip
     if json:
         print_json({"prompt": prompt, **vars(answer)})
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Force, Json, Overrides, RunFile, starting_with
+from scalewright.cli.options import Force, Json, Overrides, RunFile, argument, flag, option
 from scalewright.cli.output import only_answer, print, print_exact, print_json
 from scalewright.cli.verbs.train import missing_run
 from scalewright.spec.common.shell import line, operand
@@ -30,26 +30,20 @@ def target_names() -> list[str]:
 def launch(
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="TARGET",
-            help="local, slurm, torchrun, mpi, ssh, kubernetes, ray, skypilot, dstack or runpod.",
-            autocompletion=starting_with(target_names),
+        argument(
+            "TARGET",
+            "local, slurm, torchrun, mpi, ssh, kubernetes, ray, skypilot, dstack or runpod.",
+            words=target_names,
         ),
     ],
     run: RunFile,
     overrides: Overrides = None,
-    show: Annotated[bool, typer.Option("--print", help="Show the files, and write and start nothing.")] = False,
-    submit: Annotated[bool, typer.Option("--submit", help="Start it, too.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Have the scheduler check it, and start nothing.")] = False,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, help="Machines; default: launch.nodes, or as the layout needs.")
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The site's `launch` keys; the run file's own win.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the files go; default: beside RUN.yaml.")
-    ] = None,
+    show: Annotated[bool, flag("Show the files, and write and start nothing.", "--print")] = False,
+    submit: Annotated[bool, flag("Start it, too.", "--submit")] = False,
+    dry_run: Annotated[bool, flag("Have the scheduler check it, and start nothing.", "--dry-run")] = False,
+    nodes: Annotated[int | None, flag("Machines; default: launch.nodes, or as the layout needs.", min=1)] = None,
+    profile: Annotated[Path | None, option("FILE", "The site's `launch` keys; the run file's own win.")] = None,
+    out: Annotated[Path | None, option("DIR", "Where the files go; default: beside RUN.yaml.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -65,6 +59,7 @@ def launch(
     """
     if not run.is_file():
         raise missing_run(run)
+    from scalewright.emit.write import save
     from scalewright.launch.job import make_job
     from scalewright.launch.targets import find_target
     from scalewright.spec.run import load_run
@@ -76,14 +71,23 @@ def launch(
     job = make_job(spec, run.as_posix(), overrides or [], profile, nodes, target)
     written = write(job)
     findings = _look(job, target, spec, stops=submit)
-    paths = {} if show else _save(written, out or run.parent, force)
-    command = _located(written.check if dry_run else written.submit, paths)
+    paths: dict[str, str] = {}
+    if not show:
+        folder = out or run.parent
+        save(written.files, folder, force)  # or none of them, where one is another's
+        paths = {name: operand((folder / name).as_posix()) for name in written.files}
+    command = [paths.get(word, word) for word in (written.check if dry_run else written.submit)]
     code = None
     with only_answer(json):
         if submit or dry_run:
             code = _run(command, target, dry_run)
     if json:
-        print_json(_document(target, job, written, paths, command, code) | {"preflight": findings})
+        document = {
+            "target": target, "name": job.name, "nodes": job.nodes, "per_node": job.per_node,
+            "files": dict(written.files), "paths": paths, "command": command, "unused": dict(written.unused),
+            "notes": list(written.notes), "exit_code": code, "preflight": findings,
+        }  # fmt: skip
+        print_json(document)
     else:
         _show(written, paths, command, findings, ran=code is not None)
     if code:
@@ -102,19 +106,6 @@ def _look(job: LaunchJob, target: str, run: RunSpec, *, stops: bool) -> list[Fin
     return list(stop_for(findings, mode if stops else "warn"))
 
 
-def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
-    """Writes the files, or none of them where one is another's; their paths by name."""
-    from scalewright.emit.write import save
-
-    save(written.files, folder, force)
-    return {name: operand((folder / name).as_posix()) for name in written.files}
-
-
-def _located(command: tuple[str, ...], paths: dict[str, str]) -> list[str]:
-    """The command with the files' paths in place of their names."""
-    return [paths.get(word, word) for word in command]
-
-
 def _run(command: list[str], target: str, dry_run: bool) -> int:
     """Runs a scheduler's command; its exit code. Raises UserError where there is none, or no such program."""
     if not command:
@@ -125,41 +116,20 @@ def _run(command: list[str], target: str, dry_run: bool) -> int:
     try:
         return run_with_signals(command)  # as mpirun is run: its ranks save and leave
     except FileNotFoundError:
-        raise UserError(
-            f"{command[0]} is not installed here", "scalewright launch", "run it where it is, or use --print"
-        ) from None
+        how = "run it where it is, or use --print"
+        raise UserError(f"{command[0]} is not installed here", "scalewright launch", how) from None
 
 
 def _show(written: Written, paths: dict[str, str], command: list[str], findings: list[Finding], *, ran: bool) -> None:
-    """The files' text or their paths, what was assumed, what looks wrong, and how to go on."""
     if not paths:
         several = len(written.files) > 1
         for name, text in written.files.items():
             print_exact(f"# ---- {name}\n{text}" if several else text)
-    for path in paths.values():
-        print(f"wrote {path}", file=sys.stderr)
-    for note in written.notes:
-        print(f"note: {note}", file=sys.stderr)
-    for key, why in written.unused.items():
-        print(f"not used: launch.{key} ({why})", file=sys.stderr)
-    for finding in findings:
-        print(f"{finding.severity}: {finding.line}", file=sys.stderr)
+    lines = [f"wrote {path}" for path in paths.values()]
+    lines += [f"note: {note}" for note in written.notes]
+    lines += [f"not used: launch.{key} ({why})" for key, why in written.unused.items()]
+    lines += [f"{finding.severity}: {finding.line}" for finding in findings]
+    for text in lines:
+        print(text, file=sys.stderr)
     if command and paths and not ran:
         print(f"start it with: {line(command)}", file=sys.stderr)
-
-
-def _document(
-    target: str, job: LaunchJob, written: Written, paths: dict[str, str], command: list[str], code: int | None
-) -> dict[str, object]:
-    return {
-        "target": target,
-        "name": job.name,
-        "nodes": job.nodes,
-        "per_node": job.per_node,
-        "files": dict(written.files),
-        "paths": paths,
-        "command": command,
-        "unused": dict(written.unused),
-        "notes": list(written.notes),
-        "exit_code": code,
-    }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Json, Overrides, RunFile, choice
+from scalewright.cli.options import Json, Overrides, RunFile, choice, flag
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.terminal import print_table
 from scalewright.cli.verbs.train import missing_run
@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 def parity(
     run: RunFile,
     overrides: Overrides = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps to compare.")] = 10,
+    steps: Annotated[int, flag("Steps to compare.", min=1)] = 10,
     device: Annotated[str, choice("device", ("cpu", "cuda"), "CPU processes, or the GPUs here.")] = "cpu",
-    tolerance: Annotated[
-        float | None, typer.Option(min=0, help="Largest relative deviation; default 1e-5 in fp32.")
-    ] = None,
+    tolerance: Annotated[float | None, flag("Largest relative deviation; default 1e-5 in fp32.", min=0)] = None,
     json: Json = False,
 ) -> None:
     """Compare a layout with one device, step by step, in fp32.
@@ -45,7 +43,6 @@ def parity(
 
 
 def show(result: Parity) -> None:
-
     print(f"layout     {axes(result.layout)}")
     print(f"control    {axes(result.control)}")
     for change in result.shrunk:

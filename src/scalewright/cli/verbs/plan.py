@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import All, Force, Json, choice
+from scalewright.cli.options import All, Force, Json, choice, flag, option
+from scalewright.cli.output import only_answer, print_json, searching
+from scalewright.cli.terminal import show
 from scalewright.cli.verbs.predict import (
     LAYOUT,
     Cluster,
@@ -40,37 +42,26 @@ def plan(
     model: Model = None,
     cluster: Cluster = None,
     from_: From = None,
-    devices: Annotated[int | None, typer.Option(help="All devices.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="The same, in the cluster's nodes.")] = None,
-    seq_len: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
-    global_batch: Annotated[int | None, typer.Option(help="Sequences of a step.")] = None,
-    global_batch_tokens: Annotated[int | None, typer.Option(help="The same, in tokens.")] = None,
+    devices: Annotated[int | None, flag("All devices.")] = None,
+    nodes: Annotated[int | None, flag("The same, in the cluster's nodes.")] = None,
+    seq_len: Annotated[int | None, flag("Tokens of a sequence.")] = None,
+    global_batch: Annotated[int | None, flag("Sequences of a step.")] = None,
+    global_batch_tokens: Annotated[int | None, flag("The same, in tokens.")] = None,
     objective: Annotated[str, choice("objective", AIMS, "What is best.")] = "time",
-    fix: Annotated[str | None, typer.Option(metavar="KEY=VALUE,...", help="Hold axes: tp=8,pp=4 or tp=[4,8].")] = None,
-    precision: Annotated[str, typer.Option(help="auto, fp32, tf32, bf16, fp16, fp8, ...")] = "auto",
+    fix: Annotated[str | None, option("KEY=VALUE,...", "Hold axes: tp=8,pp=4 or tp=[4,8].")] = None,
+    precision: Annotated[str, flag("auto, fp32, tf32, bf16, fp16, fp8, ...")] = "auto",
     memory_headroom: Annotated[
-        float | None, typer.Option(help="Share of the memory to leave free; default: what p90 of the prediction needs.")
+        float | None, flag("Share of the memory to leave free; default: what p90 of the prediction needs.")
     ] = None,
-    margin: Annotated[
-        float, typer.Option(help="The simplest layout comes first within this share of the fastest.")
-    ] = 0.02,
-    top: Annotated[int, typer.Option(metavar="K", min=1, max=1000, help="Layouts to show.")] = 5,
-    why_not: Annotated[
-        str | None, typer.Option(metavar="KEY=VALUE,...", help="Why this layout isn't the best: tp=4,pp=8.")
-    ] = None,
+    margin: Annotated[float, flag("The simplest layout comes first within this share of the fastest.")] = 0.02,
+    top: Annotated[int, option("K", "Layouts to show.", min=1, max=1000)] = 5,
+    why_not: Annotated[str | None, option("KEY=VALUE,...", "Why this layout isn't the best: tp=4,pp=8.")] = None,
     near: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY=VALUE,...", help="Your layout: what would beat it, changes ranked by gain. tp=4,pp=2."
-        ),
+        str | None, option("KEY=VALUE,...", "Your layout: what would beat it, changes ranked by gain. tp=4,pp=2.")
     ] = None,
-    scaling: Annotated[
-        str | None, typer.Option(metavar="A..B", help="The same run on A to B devices, doubling; or 8,24,96.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the run file (--emit: your file) there.")
-    ] = None,
-    data: Annotated[str | None, typer.Option(metavar="DIR", help="The run file's token shards.")] = None,
+    scaling: Annotated[str | None, option("A..B", "The same run on A to B devices, doubling; or 8,24,96.")] = None,
+    out: Annotated[Path | None, option("FILE", "Write the run file (--emit: your file) there.")] = None,
+    data: Annotated[str | None, option("DIR", "The run file's token shards.")] = None,
     framework: Framework = None,
     software_version: Version = None,
     options: Options = None,
@@ -80,9 +71,7 @@ def plan(
     price: Price = None,
     currency: Currency = None,
     goodput: Goodput = None,
-    emit: Annotated[
-        bool, typer.Option("--emit", help="Your own file (--from) in the best layout: what changes in it.")
-    ] = False,
+    emit: Annotated[bool, flag("Your own file (--from) in the best layout: what changes in it.", "--emit")] = False,
     force: Force = False,
     everything: All = False,
     json: Json = False,
@@ -105,20 +94,16 @@ def plan(
     counts = read_counts(scaling) if scaling else None
     yours = read_pairs(near, "--near", LAYOUT - SIZES) if near is not None else None
     from scalewright.api import plan as search
-    from scalewright.cli.output import only_answer, print_json, searching
-    from scalewright.cli.terminal import show
     from scalewright.report.present import show_answer
 
     with only_answer(json), searching() as (tell, stop):
         answer = search(
-            asked, place, devices, seq_len, global_batch, nodes=nodes,
-            global_batch_tokens=global_batch_tokens, objective=objective, fix=read_pairs(fix, "--fix", AXES),
-            memory_headroom=memory_headroom, margin=margin, top=top, precision=precision, framework=framework,
-            software_version=software_version, options=option_words(options), optimizer=optimizer,
-            diloco=read_diloco(diloco), tokens=tokens, price=price, currency=currency, goodput=goodput,
-            scaling=counts, out=out, data=data, emit=emit, force=force, tell=tell, stop=stop,
-            why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None,
-            yours=yours,
+            asked, place, devices, seq_len, global_batch, nodes=nodes, global_batch_tokens=global_batch_tokens,
+            objective=objective, fix=read_pairs(fix, "--fix", AXES), memory_headroom=memory_headroom, margin=margin,
+            top=top, precision=precision, framework=framework, software_version=software_version,
+            options=option_words(options), optimizer=optimizer, diloco=read_diloco(diloco), tokens=tokens, price=price,
+            currency=currency, goodput=goodput, scaling=counts, out=out, data=data, emit=emit, force=force, tell=tell,
+            stop=stop, why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None, yours=yours,
         )  # fmt: skip
     print_json(answer) if json else show(show_answer(answer), everything)
     if not answer["complete"]:
@@ -140,7 +125,5 @@ def read_counts(text: str) -> list[int]:
     first, last = numbers
     if first > last:
         raise UserError(f"scaling is '{text}'", "--scaling", f"write {last}..{first}")
-    counts = [first]
-    while counts[-1] * 2 <= last:
-        counts.append(counts[-1] * 2)
-    return counts if counts[-1] == last else [*counts, last]
+    doubled = [first << times for times in range((last // first).bit_length())]
+    return doubled if doubled[-1] == last else [*doubled, last]

@@ -6,10 +6,9 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from scalewright.cli.options import All, Json, Pairs, merge, parse_pairs, parse_value, starting_with
+from scalewright.cli.options import All, Json, Pairs, argument, flag, merge, option, parse_pairs, parse_value
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.cli.terminal import show
 from scalewright.cli.verbs.presets import _cluster_names, _model_names
 from scalewright.spec.errors import UserError
 from scalewright.spec.optimizers import NAMES
@@ -17,8 +16,6 @@ from scalewright.spec.optimizers import NAMES
 if TYPE_CHECKING:
     from scalewright.spec.question import Question
 
-AXIS = "Axes of the layout"
-HOW = "What the layout does"
 LAYOUT = {
     "devices", "tp", "sp", "pp", "virtual_stages", "schedule", "stage_layers", "cp", "cp_kind", "ep", "etp",
     "dp_replicate", "zero_stage", "micro_batch", "global_batch", "recompute", "precision", "offload",
@@ -27,46 +24,27 @@ AS_WELL = ("nodes", "global_batch_tokens")
 
 Model = Annotated[
     str | None,
-    typer.Argument(
-        metavar="MODEL",
-        help="A preset, a config.json or its folder, hf:org/name, or a YAML file.",
-        autocompletion=starting_with(_model_names),
-    ),
+    argument("MODEL", "A preset, a config.json or its folder, hf:org/name, or a YAML file.", words=_model_names),
 ]
 Cluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        "-c",
-        metavar="CLUSTER",
-        help="A preset, a device, a YAML file, or local.",
-        autocompletion=starting_with(_cluster_names),
-    ),
+    str | None, option("CLUSTER", "A preset, a device, a YAML file, or local.", "--cluster", "-c", words=_cluster_names)
 ]
 From = Annotated[
     str | None,
-    typer.Option(
-        "--from",
-        metavar="FILE",
-        help="Another trainer's configuration, script or command line, in place of MODEL and others.",
-    ),
+    option("FILE", "Another trainer's configuration, script or command line, in place of MODEL and others.", "--from"),
 ]
 Framework = Annotated[
-    str | None, typer.Option(help="Whose step time: scalewright, megatron, torchtitan, nanotron, deepspeed, nemo, ...")
+    str | None, flag("Whose step time: scalewright, megatron, torchtitan, nanotron, deepspeed, nemo, ...")
 ]
-Version = Annotated[str | None, typer.Option("--software-version", help="Its release, such as 25.11.")]
-Options = Annotated[str | None, typer.Option(metavar="KEY=VALUE;...", help="Its switches, such as compile=1.")]
-OptimizerName = Annotated[
-    str | None, typer.Option("--optimizer", metavar="|".join(NAMES), help="A run file's optimizer.name.")
-]
-Diloco = Annotated[
-    str | None, typer.Option("--diloco", metavar="KEY=VALUE,...", help="A run file's diloco: inner_steps=50,overlap=1.")
-]
-Tokens = Annotated[float | None, typer.Option(help="Tokens of the whole run: gives days and device-hours.")]
-Price = Annotated[float | None, typer.Option(help="Of one device for an hour: gives the cost, too.")]
-Currency = Annotated[str | None, typer.Option(help="Of the price: USD, EUR, ...", metavar="CODE")]
+Version = Annotated[str | None, flag("Its release, such as 25.11.", "--software-version")]
+Options = Annotated[str | None, option("KEY=VALUE;...", "Its switches, such as compile=1.")]
+OptimizerName = Annotated[str | None, option("|".join(NAMES), "A run file's optimizer.name.", "--optimizer")]
+Diloco = Annotated[str | None, option("KEY=VALUE,...", "A run file's diloco: inner_steps=50,overlap=1.", "--diloco")]
+Tokens = Annotated[float | None, flag("Tokens of the whole run: gives days and device-hours.")]
+Price = Annotated[float | None, flag("Of one device for an hour: gives the cost, too.")]
+Currency = Annotated[str | None, option("CODE", "Of the price: USD, EUR, ...")]
 Goodput = Annotated[
-    float | None, typer.Option(help="Share of the time that isn't lost to failures; default: by the number of devices.")
+    float | None, flag("Share of the time that isn't lost to failures; default: by the number of devices.")
 ]
 
 
@@ -74,30 +52,28 @@ def predict(
     model: Model = None,
     cluster: Cluster = None,
     from_: From = None,
-    seq_len: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
-    devices: Annotated[int | None, typer.Option(help="All devices.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="The same, in the cluster's nodes.")] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor parallel size.")] = None,
-    sp: Annotated[bool | None, typer.Option("--sp/--no-sp", help="Sequence parallel; on with tp > 1.")] = None,
-    pp: Annotated[int | None, typer.Option(help="Pipeline parallel size.")] = None,
-    virtual_stages: Annotated[int | None, typer.Option(help="Model chunks of a pipeline rank.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="gpipe, 1f1b, interleaved, zb-h1, zbv, ...")] = None,
-    stage_layers: Annotated[str | None, typer.Option(help="Layers of each stage: 10,11,11,10.")] = None,
-    cp: Annotated[int | None, typer.Option(help="Context parallel size.")] = None,
-    cp_kind: Annotated[str | None, typer.Option(help="ring, ulysses or allgather.")] = None,
-    ep: Annotated[int | None, typer.Option(help="Expert parallel size.")] = None,
-    etp: Annotated[int | None, typer.Option(help="Tensor parallel size inside an expert.")] = None,
-    dp_replicate: Annotated[int | None, typer.Option(help="Replicas of the sharded group (HSDP).")] = None,
-    zero_stage: Annotated[int | None, typer.Option(help="0 = DDP, 3 = FSDP.")] = None,
-    micro_batch: Annotated[int | None, typer.Option(help="Sequences of a rank's forward.")] = None,
-    global_batch: Annotated[int | None, typer.Option(help="Sequences of a step.")] = None,
-    global_batch_tokens: Annotated[int | None, typer.Option(help="The same, in tokens.")] = None,
-    recompute: Annotated[str | None, typer.Option(help="none, selective, full, every=2 or budget=0.5.")] = None,
-    precision: Annotated[str | None, typer.Option(help="auto, fp32, tf32, bf16, fp16, fp8, ...")] = None,
-    offload: Annotated[str | None, typer.Option(help="none, optimizer, parameters, activations or all.")] = None,
-    layout: Annotated[
-        str | None, typer.Option(metavar="KEY=VALUE,...", help="The same keys in one flag: tp=8,pp=4.")
-    ] = None,
+    seq_len: Annotated[int | None, flag("Tokens of a sequence.")] = None,
+    devices: Annotated[int | None, flag("All devices.")] = None,
+    nodes: Annotated[int | None, flag("The same, in the cluster's nodes.")] = None,
+    tp: Annotated[int | None, flag("Tensor parallel size.")] = None,
+    sp: Annotated[bool | None, flag("Sequence parallel; on with tp > 1.", "--sp/--no-sp")] = None,
+    pp: Annotated[int | None, flag("Pipeline parallel size.")] = None,
+    virtual_stages: Annotated[int | None, flag("Model chunks of a pipeline rank.")] = None,
+    schedule: Annotated[str | None, flag("gpipe, 1f1b, interleaved, zb-h1, zbv, ...")] = None,
+    stage_layers: Annotated[str | None, flag("Layers of each stage: 10,11,11,10.")] = None,
+    cp: Annotated[int | None, flag("Context parallel size.")] = None,
+    cp_kind: Annotated[str | None, flag("ring, ulysses or allgather.")] = None,
+    ep: Annotated[int | None, flag("Expert parallel size.")] = None,
+    etp: Annotated[int | None, flag("Tensor parallel size inside an expert.")] = None,
+    dp_replicate: Annotated[int | None, flag("Replicas of the sharded group (HSDP).")] = None,
+    zero_stage: Annotated[int | None, flag("0 = DDP, 3 = FSDP.")] = None,
+    micro_batch: Annotated[int | None, flag("Sequences of a rank's forward.")] = None,
+    global_batch: Annotated[int | None, flag("Sequences of a step.")] = None,
+    global_batch_tokens: Annotated[int | None, flag("The same, in tokens.")] = None,
+    recompute: Annotated[str | None, flag("none, selective, full, every=2 or budget=0.5.")] = None,
+    precision: Annotated[str | None, flag("auto, fp32, tf32, bf16, fp16, fp8, ...")] = None,
+    offload: Annotated[str | None, flag("none, optimizer, parameters, activations or all.")] = None,
+    layout: Annotated[str | None, option("KEY=VALUE,...", "The same keys in one flag: tp=8,pp=4.")] = None,
     framework: Framework = None,
     software_version: Version = None,
     options: Options = None,
@@ -107,9 +83,7 @@ def predict(
     price: Price = None,
     currency: Currency = None,
     goodput: Goodput = None,
-    batch: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Predict a table, CSV or JSON lines; - is stdin.")
-    ] = None,
+    batch: Annotated[str | None, option("FILE", "Predict a table, CSV or JSON lines; - is stdin.")] = None,
     everything: All = False,
     json: Json = False,
 ) -> None:
@@ -140,7 +114,6 @@ def predict(
     if json:
         print_json(answer)
         return
-    from scalewright.cli.terminal import show
     from scalewright.report.present import show_answer
 
     sizes = answer["layout"]
@@ -183,8 +156,8 @@ def _batch(path: str, rest: Pairs) -> None:
 
     for key, value in rest.items():
         if value is not None:
-            flag = "MODEL" if key == "model" else "--" + key.replace("_", "-")
-            raise UserError(f"{flag} and --batch are both given", "--batch", "put it in the table's columns")
+            name = "MODEL" if key == "model" else "--" + key.replace("_", "-")
+            raise UserError(f"{name} and --batch are both given", "--batch", "put it in the table's columns")
     run_batch(path, sys.stdout, lambda text: print(text, file=sys.stderr))
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from scalewright.cli.options import Json, choice
+from scalewright.cli.options import Json, argument, choice, flag, option
 from scalewright.cli.output import only_answer, print, print_json
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.ends import BOS_CHOICES
 
 if TYPE_CHECKING:
@@ -18,33 +17,25 @@ if TYPE_CHECKING:
 def prepare(
     inputs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="INPUT", help="Text, JSONL or parquet files, folders; or shakespeare, python-stdlib, wikitext-2."
-        ),
+        argument("INPUT", "Text, JSONL or parquet files, folders; or shakespeare, python-stdlib, wikitext-2."),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the shards go.")],
-    vocab_size: Annotated[int | None, typer.Option(help="Train a byte-level BPE of this size.")] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Take this tokenizer.json instead of training one.")
-    ] = None,
-    valid_fraction: Annotated[float | None, typer.Option(help="Share kept for validation; default 0.1.")] = None,
-    text_key: Annotated[str, typer.Option(help="Where the text stands in JSONL and parquet.")] = "text",
-    eod: Annotated[str | None, typer.Option(help="The token that ends a document; default: found.")] = None,
+    out: Annotated[Path, option("DIR", "Where the shards go.")],
+    vocab_size: Annotated[int | None, flag("Train a byte-level BPE of this size.")] = None,
+    tokenizer: Annotated[Path | None, option("FILE", "Take this tokenizer.json instead of training one.")] = None,
+    valid_fraction: Annotated[float | None, flag("Share kept for validation; default 0.1.")] = None,
+    text_key: Annotated[str, flag("Where the text stands in JSONL and parquet.")] = "text",
+    eod: Annotated[str | None, flag("The token that ends a document; default: found.")] = None,
     bos: Annotated[
         str, choice("bos", BOS_CHOICES, "Whether a token begins each document; auto: as the tokenizer does.")
     ] = "auto",
     special_tokens: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TOKEN|FILE", help="Add to the tokenizer: a token, or a file with one a line; again for more."
-        ),
+        option("TOKEN|FILE", "Add to the tokenizer: a token, or a file with one a line; again for more."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; default: one per core.")] = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Show how long the documents are.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what an earlier prepare left there.")] = False,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out lines of JSON that hold no text, and list them.")
-    ] = False,
+    workers: Annotated[int | None, flag("Processes; default: one per core.")] = None,
+    stats: Annotated[bool, flag("Show how long the documents are.", "--stats")] = False,
+    overwrite: Annotated[bool, flag("Delete what an earlier prepare left there.", "--overwrite")] = False,
+    skip_bad: Annotated[bool, flag("Leave out lines of JSON that hold no text, and list them.", "--skip-bad")] = False,
     json: Json = False,
 ) -> None:
     """Turn text into token shards that training reads.
@@ -55,28 +46,16 @@ def prepare(
 
     with only_answer(json):
         summary = prepare_text(
-            inputs,
-            out,
-            vocab_size=vocab_size,
-            tokenizer=tokenizer,
-            valid_fraction=valid_fraction,
-            text_key=text_key,
-            eod=eod,
-            bos=bos,
-            special_tokens=special_tokens,
-            workers=workers,
-            stats=stats,
-            overwrite=overwrite,
+            inputs, out, vocab_size=vocab_size, tokenizer=tokenizer, valid_fraction=valid_fraction, text_key=text_key,
+            eod=eod, bos=bos, special_tokens=special_tokens, workers=workers, stats=stats, overwrite=overwrite,
             skip_bad=skip_bad,
-        )
+        )  # fmt: skip
     print_json(summary.plain()) if json else _show(summary)
 
 
 def _show(summary: Summary) -> None:
-    """The shards in a few lines, and the histogram when it was asked for."""
     from scalewright.data.inputs import shown_lines
     from scalewright.data.join import histogram_lines
-    from scalewright.spec.common.formatting import counted
 
     made = "learnt here" if summary.tokenizer_trained else "as given"
     print(f"{summary.out}: vocabulary {summary.vocab_size} ({made}), {summary.seconds:.1f} s")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from scalewright.cli.options import Force, Json, starting_with
+from scalewright.cli.options import Force, Json, argument, flag, option
 from scalewright.cli.output import print, print_exact, print_json
 from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import count
@@ -30,10 +29,7 @@ def _cluster_names() -> list[str]:
 
 
 def models(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="Show this one whole.", autocompletion=starting_with(_model_names)),
-    ] = None,
+    name: Annotated[str | None, argument("MODEL", "Show this one whole.", words=_model_names)] = None,
     json: Json = False,
 ) -> None:
     """List the known models with their parameter counts, or show one."""
@@ -42,47 +38,36 @@ def models(
 
     if name is not None:
         spec = load_model_spec(name)
-        print_json(_model_row(spec) | {"spec": spec.dump()}) if json else print_exact(to_yaml(spec.dump()))
+        print_json({**_model_row(spec), "spec": spec.dump()}) if json else print_exact(to_yaml(spec.dump()))
         return
     rows = [_model_row(spec) for spec in model_presets().values()]
     if json:
         print_json(rows)
         return
-    columns = ("name", "params", "active", "layers", "hidden", "heads / kv", "context", "train")
     table = []
     for row in rows:
         sizes = [count(row[key]) for key in ("params", "active_params")]
         heads = f"{row['heads']}/{row['kv_heads']}"
         trains = "yes" if row["trains"] else "no"
         table.append([row["name"], *sizes, row["layers"], row["hidden"], heads, row["context"], trains])
-    print_table(columns, table)
+    print_table(("name", "params", "active", "layers", "hidden", "heads / kv", "context", "train"), table)
 
 
-def _model_row(spec: ModelSpec) -> dict[str, Any]:
+def _model_row(spec: ModelSpec) -> Mapping[str, Any]:
     from scalewright.spec.huggingface import why_not_running
     from scalewright.spec.tensors import count as count_parameters
 
     total = count_parameters(spec)
     return {
-        "name": spec.name,
-        "family": spec.family,
-        "params": total.total,
-        "active_params": total.active,
-        "layers": spec.num_hidden_layers,
-        "hidden": spec.hidden_size,
-        "heads": spec.num_attention_heads,
-        "kv_heads": spec.kv_heads,
-        "vocab": spec.vocab_size,
-        "context": spec.context,
+        "name": spec.name, "family": spec.family, "params": total.total, "active_params": total.active,
+        "layers": spec.num_hidden_layers, "hidden": spec.hidden_size, "heads": spec.num_attention_heads,
+        "kv_heads": spec.kv_heads, "vocab": spec.vocab_size, "context": spec.context,
         "trains": why_not_running(spec) is None,
-    }
+    }  # fmt: skip
 
 
 def clusters(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="CLUSTER", help="Show this one whole.", autocompletion=starting_with(_cluster_names)),
-    ] = None,
+    name: Annotated[str | None, argument("CLUSTER", "Show this one whole.", words=_cluster_names)] = None,
     json: Json = False,
 ) -> None:
     """List the known clusters with their devices, or show one."""
@@ -98,41 +83,29 @@ def clusters(
     if json:
         print_json(rows)
         return
-    table = [
-        [
-            row["name"],
-            row["device"],
-            row["devices_per_node"],
-            f"{row['memory_bytes'] / 1e9:.0f}",
-            f"{flops / 1e12:.4g}" if (flops := row["peak_bf16_flops"] or row["peak_fp16_flops"]) else "none",
-            row["link"],
-            f"{row['link_bytes_per_s'] / 1e9:.0f}",
-        ]
-        for row in rows
-    ]
+    table = []
+    for row in rows:
+        flops = row["peak_bf16_flops"] or row["peak_fp16_flops"]
+        rate = f"{flops / 1e12:.4g}" if flops else "none"
+        memory, link = (f"{row[key] / 1e9:.0f}" for key in ("memory_bytes", "link_bytes_per_s"))
+        table.append([row["name"], row["device"], row["devices_per_node"], memory, rate, row["link"], link])
     print_table(["name", "device", "per node", "GB each", "16-bit TFLOP/s", "link", "GB/s one way"], table)
 
 
-def _cluster_row(name: str, spec: ClusterSpec) -> dict[str, Any]:
+def _cluster_row(name: str, spec: ClusterSpec) -> Mapping[str, Any]:
     link = next((level for level in spec.levels if level.name != "device"), spec.levels[0])
     return {
-        "name": name,
-        "device": spec.device.name,
-        "devices_per_node": spec.devices_per_node,
-        "nodes": spec.nodes,
-        "memory_bytes": spec.device.memory_bytes,
-        "peak_bf16_flops": spec.device.peak("bf16"),
-        "peak_fp16_flops": spec.device.peak("fp16"),
-        "link": link.kind,
-        "link_bytes_per_s": link.bytes_per_s,
-    }
+        "name": name, "device": spec.device.name, "devices_per_node": spec.devices_per_node, "nodes": spec.nodes,
+        "memory_bytes": spec.device.memory_bytes, "peak_bf16_flops": spec.device.peak("bf16"),
+        "peak_fp16_flops": spec.device.peak("fp16"), "link": link.kind, "link_bytes_per_s": link.bytes_per_s,
+    }  # fmt: skip
 
 
 def new(
-    params: Annotated[float, typer.Option(help="Parameters wanted, such as 13e9.")],
-    like: Annotated[str, typer.Option(help="The family, or a preset of it, whose shape to follow.")] = "llama",
-    vocab: Annotated[int, typer.Option(help="Vocabulary size.")] = 65536,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it there, not to stdout.")] = None,
+    params: Annotated[float, flag("Parameters wanted, such as 13e9.")],
+    like: Annotated[str, flag("The family, or a preset of it, whose shape to follow.")] = "llama",
+    vocab: Annotated[int, flag("Vocabulary size.")] = 65536,
+    out: Annotated[Path | None, option("FILE", "Write it there, not to stdout.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -148,7 +121,7 @@ def new(
     if out is not None:
         write_signed(out, text, force)
     if json:
-        print_json(row | {"spec": spec.dump(), "file": None if out is None else str(out)})
+        print_json({**row, "spec": spec.dump(), "file": None if out is None else str(out)})
     elif out is None:
         print_exact(text)
     else:

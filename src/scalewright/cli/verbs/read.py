@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from scalewright.cli.options import Force, Json
+from scalewright.cli.options import Force, Json, argument, option
 from scalewright.cli.output import print, print_exact, print_json
 from scalewright.spec.errors import UserError
 
 
 def read(
-    file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="A script, YAML, JSON, TOML or Python configuration.")
-    ] = None,
+    file: Annotated[str | None, argument("FILE", "A script, YAML, JSON, TOML or Python configuration.")] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="Keys to change, such as layout.devices=64.")
+        list[str] | None, argument("KEY=VALUE...", "Keys to change, such as layout.devices=64.")
     ] = None,
-    argv: Annotated[
-        str | None, typer.Option(metavar='"..."', help="A pasted command line, in place of a file.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="RUN.yaml", help="Write the run file there.")] = None,
+    argv: Annotated[str | None, option('"..."', "A pasted command line, in place of a file.")] = None,
+    out: Annotated[Path | None, option("RUN.yaml", "Write the run file there.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -32,8 +27,6 @@ def read(
     scalewright read pretrain_llama.sh > run.yaml
     scalewright read --argv "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 ..." --json
     """
-    import sys
-
     from scalewright.emit.question import as_run, as_text
     from scalewright.emit.read import read_argv, read_file
     from scalewright.spec.common.files import write_signed

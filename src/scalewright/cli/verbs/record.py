@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from scalewright.cli.options import argument, option
 from scalewright.cli.output import print
+from scalewright.spec.common.formatting import counted
+from scalewright.spec.errors import UserError
 
 
 def record(
-    command: Annotated[
-        list[str], typer.Argument(metavar="COMMAND...", help="The training, as you start it: torchrun train.py ...")
-    ],
-    steps: Annotated[int, typer.Option(min=1, metavar="K", help="Optimizer steps to trace.")] = 3,
-    after: Annotated[int, typer.Option(min=1, metavar="N", help="Optimizer steps before them.")] = 10,
-    ranks: Annotated[str | None, typer.Option(metavar="R,R,...", help="The ranks to trace; default: all.")] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the traces.")] = Path("traces"),
+    command: Annotated[list[str], argument("COMMAND...", "The training, as you start it: torchrun train.py ...")],
+    steps: Annotated[int, option("K", "Optimizer steps to trace.", min=1)] = 3,
+    after: Annotated[int, option("N", "Optimizer steps before them.", min=1)] = 10,
+    ranks: Annotated[str | None, option("R,R,...", "The ranks to trace; default: all.")] = None,
+    out: Annotated[Path, option("DIR", "The folder for the traces.")] = Path("traces"),
 ) -> None:
     """Trace some steps of any training on PyTorch, without a change of its code.
 
@@ -29,10 +31,7 @@ def record(
     scalewright record --steps 3 --after 20 -- torchrun --nproc-per-node 8 train.py --lr 3e-4
     scalewright record --ranks 0,7 --out traces/slow -- torchrun --nproc-per-node 8 train.py
     """
-    import sys
-
     from scalewright.launch.capture.command import capture as run
-    from scalewright.spec.common.formatting import counted
 
     result = run(command, steps, after, _ranks(ranks), out)
     if result.files:
@@ -43,8 +42,6 @@ def record(
 
 
 def _ranks(text: str | None) -> list[int] | None:
-    from scalewright.spec.errors import UserError
-
     if text is None:
         return None
     words = text.split(",")

@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from scalewright.cli.options import Force, Json
+from scalewright.cli.options import Force, Json, argument, option
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import UserError
 
@@ -18,14 +16,10 @@ PLANS = {".json", ".yaml", ".yml"}
 def report(
     subjects: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN_DIR...|PLAN.json",
-            help="A run's folder, several, or what `plan --json` or `predict --json` wrote.",
-        ),
+        argument("RUN_DIR...|PLAN.json", "A run's folder, several, or what `plan --json` or `predict --json` wrote."),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Default: report.html in the folder, or above several; PLAN.html."),
+        Path | None, option("FILE", "Default: report.html in the folder, or above several; PLAN.html.")
     ] = None,
     force: Force = False,
     json: Json = False,
@@ -36,7 +30,6 @@ def report(
     help, and the map of ranks. Several runs, or a folder that holds them: their losses in one frame, and what
     differs. Nothing is loaded from elsewhere.
     """
-
     with only_answer(json), working("writing the report"):
         path = _write(subjects, out, force)
     print_json({"report": str(path)}) if json else print(path)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, argument, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.cli.terminal import show
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,15 +18,12 @@ Row = dict[str, object]
 
 def score(
     file: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE", help="Runs as CSV or JSON lines, - is stdin; else the 2,449 bundled ones."),
+        str | None, argument("FILE", "Runs as CSV or JSON lines, - is stdin; else the 2,449 bundled ones.")
     ] = None,
-    oom: Annotated[str | None, typer.Option(metavar="FILE", help="Layouts that ran out of memory, as CSV.")] = None,
-    fit: Annotated[
-        int | None, typer.Option(metavar="K", min=1, help="Fit a profile on K of the runs, score the rest.")
-    ] = None,
+    oom: Annotated[str | None, option("FILE", "Layouts that ran out of memory, as CSV.")] = None,
+    fit: Annotated[int | None, option("K", "Fit a profile on K of the runs, score the rest.", min=1)] = None,
     left_out: Annotated[
-        bool, typer.Option("--left-out", help="Predict each source by constants fitted without it (minutes).")
+        bool, flag("Predict each source by constants fitted without it (minutes).", "--left-out")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -36,7 +33,6 @@ def score(
     scalewright score
     scalewright score my-runs.csv --fit 8
     """
-    from scalewright.cli.terminal import show
     from scalewright.report.present.score import show_score
 
     with only_answer(json), working("pricing measured runs"):
@@ -66,8 +62,6 @@ def compare(file: str | None, oom: str | None, fit: int | None, left_out: bool) 
 
 def _read(path: str) -> tuple[list[Row], list[dict[str, str]]]:
     """The rows of a file, and those that couldn't be read with the reason."""
-    import sys
-
     from scalewright.cli.batch import BROKEN, opened, read_rows
 
     with opened(path) as file:
@@ -111,8 +105,7 @@ def read_oom(path: str) -> list[dict[str, str]]:
     from scalewright.plan.fitting.runs import OUT_OF_MEMORY, read_table
 
     needed = [name for name in read_table(OUT_OF_MEMORY)[0] if name != "source_ref"]
-    rows = read_table(path)
-    if not rows:
+    if not (rows := read_table(path)):
         raise UserError("the file is empty", path, "give a CSV file with a header: " + ", ".join(needed))
     missing = [name for name in needed if name not in rows[0]]
     if missing:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, argument, flag
 from scalewright.cli.output import only_answer, print, print_json
 from scalewright.cli.terminal import print_table
 from scalewright.cli.verbs.train import missing_run
+from scalewright.spec.common.formatting import count, counted, decimal
+from scalewright.spec.errors import RunError, Stopped
 
 if TYPE_CHECKING:
     from scalewright.train.sweep import Row, Sweep
 
 
 def sweep(
-    run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
-    values: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE,…", help="Values to try, such as optimizer.lr=1e-4,3e-4.")
-    ],
+    run: Annotated[Path, argument("RUN.yaml", "The run file.")],
+    values: Annotated[list[str], argument("KEY=VALUE,…", "Values to try, such as optimizer.lr=1e-4,3e-4.")],
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: what this machine has cores or GPUs for.")
+        int | None, flag("Runs at a time; default: what this machine has cores or GPUs for.", min=1)
     ] = None,
     json: Json = False,
 ) -> None:
@@ -38,14 +36,12 @@ def sweep(
     """
     if not run.is_file():
         raise missing_run(run)
-    from scalewright.spec.common.formatting import counted
-    from scalewright.spec.errors import RunError, Stopped
     from scalewright.train.sweep import sweep as run_sweep
 
     with only_answer(json):
         result = run_sweep(run, values, jobs=jobs, tell=_tell)
     print_json(result) if json else _show(result)
-    count = {status: sum(row.status == status for row in result.rows) for status in ("stopped", "failed")}
+    count = Counter(row.status for row in result.rows)
     if count["stopped"]:
         unfinished = counted(count["stopped"], "runs")
         raise Stopped(f"stopped with {unfinished} left; the same command goes on from there")
@@ -62,39 +58,20 @@ def _tell(done: int, total: int, row: Row) -> None:
 
 
 def _show(result: Sweep) -> None:
-    from scalewright.spec.common.formatting import count, decimal
-
     keys = list(result.rows[0].values)
-    columns = [*_short(keys), "valid loss", "loss", "step", "tokens/s", "GiB", "status"]
-    table = [
-        [
-            *row.values.values(),
-            decimal(row.valid_loss, 5),
-            decimal(row.loss, 5),
-            row.step,
-            count(row.tokens_per_s),
-            decimal(row.memory_gib, 3),
-            "best" if row.run == result.best else row.status,
-        ]
-        for row in result.rows
-    ]
-    print_table(columns, table)
+    last = [key.rpartition(".")[2] for key in keys]  # as in the runs' labels; whole where two would be the same
+    names = last if len(set(last)) == len(last) else keys
+    columns = [*names, "valid loss", "loss", "step", "tokens/s", "GiB", "status"]
+    table = []
     for row in result.rows:
-        if row.error:
-            print(f"{row.run}: {row.error}")
-    for note in result.notes:
-        print(note)
+        losses = [decimal(loss, 5) for loss in (row.valid_loss, row.loss)]
+        status = "best" if row.run == result.best else row.status
+        rate, memory = count(row.tokens_per_s), decimal(row.memory_gib, 3)
+        table.append([*row.values.values(), *losses, row.step, rate, memory, status])
+    print_table(columns, table)
+    for line in (*(f"{row.run}: {row.error}" for row in result.rows if row.error), *result.notes):
+        print(line)
     if result.best is not None:
-        criterion = (
-            "validation loss"
-            if result.by == "valid_loss"
-            else "training loss, as not all runs validate (train.valid_every)"
-        )
-        print(f"best by {criterion}: {result.best}")
+        training = "training loss, as not all runs validate (train.valid_every)"
+        print(f"best by {'validation loss' if result.by == 'valid_loss' else training}: {result.best}")
         print(f"one page about all of them: scalewright report {result.folder}")
-
-
-def _short(keys: Sequence[str]) -> list[str]:
-    """The keys' last parts, as in the runs' labels; whole where two would be the same."""
-    last = [key.rpartition(".")[2] for key in keys]
-    return last if len(set(last)) == len(last) else list(keys)

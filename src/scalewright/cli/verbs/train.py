@@ -1,45 +1,39 @@
 """`scalewright train RUN.yaml [key=value ...]`: trains, or goes on training, what a run file describes.
 
-A dry run for people: memory of each pipeline stage's fullest rank, what is sent, and whether it fits.
+A dry run shows the memory of each pipeline stage's fullest rank, what is sent, and whether it fits:
 
     ranks        held   states  activations  buffers  other  peak      like stages share a row
     axis         collective   of ranks   count   bytes          like collectives share a row, least to most
-
-`--json` has every group of ranks.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Force, Json, Overrides, RunFile
+from scalewright.cli.options import Force, Json, Overrides, RunFile, flag
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import count, counted
 from scalewright.spec.errors import RunError, Stopped, UserError, nearest
 
-SUFFIXES = (".yaml", ".yml")
-
 
 def train(
     run: RunFile,
     overrides: Overrides = None,
-    steps: Annotated[int | None, typer.Option(min=0, help="Stop at this step; a later call goes on.")] = None,
-    simulate: Annotated[
-        bool, typer.Option("--simulate", help="Take CPU processes for devices that aren't here.")
-    ] = False,
+    steps: Annotated[int | None, flag("Stop at this step; a later call goes on.", min=0)] = None,
+    simulate: Annotated[bool, flag("Take CPU processes for devices that aren't here.", "--simulate")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what each rank would hold, send and compute; needs no devices.")
+        bool, flag("Show what each rank would hold, send and compute; needs no devices.", "--dry-run")
     ] = False,
     force: Force = False,
     memory_check: Annotated[
-        bool,
-        typer.Option("--memory-check/--no-memory-check", help="Refuse a run that needs more memory than is free here."),
+        bool, flag("Refuse a run that needs more memory than is free here.", "--memory-check/--no-memory-check")
     ] = True,
     json: Json = False,
 ) -> None:
@@ -57,25 +51,22 @@ def train(
         return
     from scalewright.api import train as train_run
     from scalewright.launch.rank import find_context
+    from scalewright.spec.run import load_run
 
     with only_answer(json):
         try:
             result = train_run(
-                run,
-                tuple(overrides or ()),
-                steps=steps,
-                simulate=simulate,
-                quiet=json,
-                memory_check=memory_check,
+                run, tuple(overrides or ()), steps=steps, simulate=simulate, quiet=json, memory_check=memory_check,
                 force=force,
-            )
+            )  # fmt: skip
         except Stopped:
             if find_context().rank:  # all ranks stop alike, and rank 0 prints it
                 raise typer.Exit(Stopped.exit_code) from None
             raise
         except RunError:
-            if find_context().rank == 0:
-                write_failed_page(run, overrides or [])
+            folder = load_run(run, overrides or []).folder if find_context().rank == 0 else None
+            if folder is not None and (folder / "metrics.jsonl").exists():  # its report shows what went wrong
+                write_page(folder)
             raise
         if find_context().rank == 0:
             write_page(Path(result.out_dir), force)
@@ -105,15 +96,6 @@ def write_page(folder: Path, force: bool = False) -> None:
     attach(folder, [page], tracking_variables())
 
 
-def write_failed_page(run: Path, overrides: list[str]) -> None:
-    """The report of a run that failed, where it got as far as having numbers: it shows what went wrong."""
-    from scalewright.spec.run import load_run
-
-    folder = load_run(run, overrides).folder
-    if (folder / "metrics.jsonl").exists():
-        write_page(folder)
-
-
 def missing_run(run: Path) -> UserError:
     """The error for a run file that isn't there, with the files beside it that have nearly its name."""
     if "=" in run.name:
@@ -121,17 +103,16 @@ def missing_run(run: Path) -> UserError:
     if run.is_dir():
         return UserError("this is a folder, not a run file", str(run), f"name a file, such as {run / 'run.yaml'}")
     places = (run.parent if run.parent.is_dir() else Path(), Path())
-    files = {str(path) for place in places for path in place.glob("*.y*ml") if path.suffix in SUFFIXES}
+    files = {str(path) for place in places for path in place.glob("*.y*ml") if path.suffix in (".yaml", ".yml")}
     near = nearest(str(run), files) or sorted(files)[:3]
-    how = "check the path; `scalewright demo` writes a run file to start from"
-    if near:
-        how = "did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
+    meant = "did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
+    how = meant if near else "check the path; `scalewright demo` writes a run file to start from"
     return UserError("no such file", str(run), how)
 
 
 STATES = ("parameters", "gradients", "optimizer")
 KINDS = ("activations", "buffers", "other", "peak")
-Group = dict[str, Any]
+Group = Mapping[str, Any]
 
 
 def show_dry_run(document: Group) -> None:
@@ -170,15 +151,12 @@ def _joined(groups: dict[str, int]) -> str:
 
 def _memory_rows(groups: Sequence[Group], size: int) -> list[tuple[str, ...]]:
     """The fullest rank of every pipeline stage; stages whose numbers read the same share a row."""
-    stages: dict[int, list[Group]] = {}
-    for group in groups:
-        stages.setdefault(group["coords"]["pp"], []).append(group)
-    rows: dict[tuple[str, ...], list[int]] = {}
-    for stage, members in sorted(stages.items()):
+    rows: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for stage in sorted({group["coords"]["pp"] for group in groups}):
+        members = [group for group in groups if group["coords"]["pp"] == stage]
         fullest = max(members, key=lambda group: group["memory_bytes"]["peak"])
-        rows.setdefault(_numbers(fullest, size), []).append(stage)
-    whole = len(rows) == 1
-    return [("all" if whole else _stages(numbers), *cells) for cells, numbers in rows.items()]
+        rows[_numbers(fullest, size)].append(stage)
+    return [("all" if len(rows) == 1 else _stages(numbers), *cells) for cells, numbers in rows.items()]
 
 
 def _numbers(group: Group, size: int) -> tuple[str, ...]:
@@ -186,26 +164,22 @@ def _numbers(group: Group, size: int) -> tuple[str, ...]:
     states = sum(memory[kind] for kind in STATES)
     flops = f"{group['flops']:.3g}".replace("e+", "e")
     held = (states, *(memory[kind] for kind in KINDS))
-    return (count(group["params_local"]), flops, *(f"{held_bytes / size:.2f}" for held_bytes in held))
+    return (count(group["params_local"]), flops, *(f"{part / size:.2f}" for part in held))
 
 
 def _stages(numbers: Sequence[int]) -> str:
     """`pp 0`, `pp 1-6`, `pp 1 3 5`."""
     first, last = numbers[0], numbers[-1]
-    if first == last:
-        return f"pp {first}"
-    if last - first + 1 == len(numbers):
-        return f"pp {first}-{last}"
-    return "pp " + " ".join(map(str, numbers))
+    in_a_row = last > first and last - first + 1 == len(numbers)
+    return f"pp {first}-{last}" if in_a_row else "pp " + " ".join(map(str, numbers))
 
 
 def _traffic_rows(groups: Sequence[Group], of: str = "collectives") -> list[tuple[str, ...]]:
     """Every kind of collective once, with the least and the most that a rank has of it."""
-    sent: dict[tuple[str, str, int], list[Group]] = {}
+    sent: defaultdict[tuple[str, str, int], list[Group]] = defaultdict(list)
     for group in groups:
         for collective in group.get(of, []):
-            key = (collective["axis"], collective["kind"], collective["group_size"])
-            sent.setdefault(key, []).append(collective)
+            sent[collective["axis"], collective["kind"], collective["group_size"]].append(collective)
     rows: list[tuple[str, ...]] = []
     for (axis, kind, ranks), collectives in sent.items():
         counts, sizes = ([collective[name] for collective in collectives] for name in ("count", "bytes"))
@@ -213,7 +187,7 @@ def _traffic_rows(groups: Sequence[Group], of: str = "collectives") -> list[tupl
     return rows
 
 
-def _range(numbers: Sequence[int], words: Any) -> str:
+def _range(numbers: Sequence[int], words: Callable[[int], str]) -> str:
     low, high = words(min(numbers)), words(max(numbers))
     return low if low == high else f"{low} to {high}"
 
@@ -225,7 +199,5 @@ def _bytes(count: int) -> str:
 
 def _unit(count: int) -> tuple[int, str]:
     """The largest unit of which this is at least one."""
-    for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= size:
-            return size, unit
-    return 1, "B"
+    units = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+    return next(((size, unit) for size, unit in units if count >= size), (1, "B"))

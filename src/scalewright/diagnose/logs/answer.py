@@ -63,17 +63,14 @@ def log_part(log: Log) -> dict[str, object]:
     """The steps and what the log states of the run; `measured` are medians after warm-up."""
     facts = log.facts
     return {
-        "framework": log.framework,
-        "version": facts.get("version"),
-        "model": facts.get("model"),
+        "framework": log.framework, "version": facts.get("version"), "model": facts.get("model"),
         "dims": {key: facts[key] for key in DIMS if key in facts},
         "layout": {key: facts[key] for key in LAYOUT if key in facts},
-        "devices": facts.get("devices"),
-        "device": facts.get("device"),
+        "devices": facts.get("devices"), "device": facts.get("device"),
         "measured": asdict(usual(log.steps, facts.get("mean_step_s"))),
         "steps": [{key: getattr(step, key) for key in SHOWN} for step in log.steps],
         "restarts": log.restarts,
-    }
+    }  # fmt: skip
 
 
 def _missing(log: Log, end: Ending | None) -> list[str]:

@@ -38,7 +38,6 @@ class Spike:
     step: int | None
     loss: float
     usual: float
-    length: int
 
 
 def not_finite(steps: Sequence[Step]) -> list[Step]:
@@ -69,10 +68,7 @@ def spikes(steps: Sequence[Step]) -> list[Spike]:
     level, limit = _limits(loss)
     high = np.flatnonzero(loss > limit)
     in_a_row = np.split(high, np.flatnonzero(np.diff(high) > 1) + 1) if len(high) else []
-    return [
-        Spike(rows[places[0]].step, float(loss[places].max()), float(level[places[0]]), len(places))
-        for places in in_a_row
-    ]
+    return [Spike(rows[row[0]].step, float(loss[row].max()), float(level[row[0]])) for row in in_a_row]
 
 
 def _limits(loss: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -212,10 +213,8 @@ def _place(facts: Facts, given: Given) -> str | None:
     words = str(facts.get("device", "")).removeprefix("NVIDIA ").replace("-SXM4", "").split()
     for count in range(len(words), 0, -1):
         for joined in (" ".join(words[:count]), "-".join(words[:count])):
-            try:
+            with suppress(UserError):
                 return joined if load_cluster(joined) else None
-            except UserError:
-                continue
     return None
 
 

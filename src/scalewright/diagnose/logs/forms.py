@@ -163,7 +163,7 @@ DEEPSPEED = _fields({
 
 @dataclass(frozen=True)
 class Form:
-    """A kind of step line. `head` must match; its groups are the step, or `steps_of_an_epoch` makes one."""
+    """A kind of step line. `head` must match; its groups are those of `heads`."""
 
     name: str
     framework: str
@@ -189,27 +189,19 @@ class Form:
         if quick is not None:
             values = quick | values
         else:
-            self._add(text, values)
+            for word, value in self.pairs(text):
+                key, factor = self.fields.get(word, ("", 0.0))
+                if key and key not in values and (amount := number(value, self.units)) is not None:
+                    values[key] = amount * factor
             if like is not None and self.pairs is barred:
                 like.learn(text, self.fields, self.units)
         damaged = {key for key in COUNTS if key in values and not abs(values[key]) < LARGEST}  # or NaN
         return {key: values[key] for key in values if key not in damaged} if damaged else values or None
 
-    def _add(self, text: str, values: dict[str, float]) -> None:
-        """Puts those of the line's pairs in that aren't there yet."""
-        for word, value in self.pairs(text):
-            key, factor = self.fields.get(word, ("", 0.0))
-            if key and key not in values and (amount := number(value, self.units)) is not None:
-                values[key] = amount * factor
-
 
 def _train(text: str) -> Iterator[tuple[str, str]]:
     """`Train loss/train/total: 10.97`, of Composer."""
     return ((key.removeprefix("Train "), value) for key, value in barred(text))
-
-
-def _none(text: str) -> Iterator[tuple[str, str]]:
-    return iter(())
 
 
 STEP = (("step", 1.0),)
@@ -221,16 +213,16 @@ FORMS: tuple[Form, ...] = (
     Form("nanotron", "nanotron", "time_per_iteration_ms", barred, NANOTRON,
          re.compile(r"iteration: (\d+) /"), STEP, units=True),
     Form("maxtext", "maxtext", "completed step: ", words, MAXTEXT),
-    Form("litgpt", "litgpt", "iter time: ", _none, {},
+    Form("litgpt", "litgpt", "iter time: ", words, {},
          re.compile(r"iter (\d+) step \d+(?: \| loss train: |: loss )(?:([\d.]{1,20})|nan),"
                     r".{0,60}?iter time: " + FLOAT),
          (("step", 1), ("loss", 1), ("step_time_s", 1e-3))),
     Form("hf-trainer", "hf-trainer", "'loss': ", quoted, TRAINER, re.compile(r"\{.{0,300}'loss': ")),
     Form("llama-factory", "hf-trainer", '"current_steps": ', quoted, TRAINER, re.compile('"loss": ')),
     Form("ours", "scalewright", '"kind": "train"', quoted, OURS),
-    Form("composer", "composer", "[batch=", _none, {}, re.compile(r"\[batch=(\d+)/\d+\]"), STEP, joins=True),
+    Form("composer", "composer", "[batch=", words, {}, re.compile(r"\[batch=(\d+)/\d+\]"), STEP, joins=True),
     Form("composer", "composer", " Train ", _train, COMPOSER, re.compile(r"^\s{0,40}Train \S{1,80}: "), joins=True),
-    Form("step time", "megatron-bridge", "GPU utilization: ", _none, {},
+    Form("step time", "megatron-bridge", "GPU utilization: ", words, {},
          re.compile(r"Step Time : " + FLOAT + r"s GPU utilization: " + FLOAT + r"\s?(?:MODEL_)?TFLOP/s/GPU"),
          (("step_time_s", 1), ("tflops", 1))),
     Form("torchtitan", "torchtitan", "step: ", words, TORCHTITAN, TITAN, STEP),

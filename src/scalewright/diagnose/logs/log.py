@@ -119,10 +119,8 @@ class Reader:
         self.facts: Facts = {}
         self.sentences: Facts = {}  # those of them that no argument states
         self.printed = Printed()
-        self.tpus = 0
-        self.overflows = 0
-        self.again = False
-        self.deepspeed = False
+        self.tpus = self.overflows = 0
+        self.again = self.deepspeed = False
         self.memory: dict[int, float] = {}
 
     def take(self, line: Line) -> None:

@@ -9,11 +9,10 @@ import numpy as np
 
 from scalewright.diagnose.memory.categories import CATEGORIES, TEMPORARY
 from scalewright.diagnose.memory.snapshot import Snapshot, read_snapshot
-from scalewright.diagnose.memory.verdicts import STEP_TEMPORARY, curves, layers_of, savings, verdicts
+from scalewright.diagnose.memory.verdicts import GIB, STEP_TEMPORARY, curves, layers_of, savings, verdicts
 from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData
 
-GIB = 1 << 30
 OWNERS = 20
 POINTS = 400  # of a curve
 
@@ -50,21 +49,17 @@ def _memory(snapshot: Snapshot) -> tuple[dict[str, object], list[Verdict]]:
     layers = layers_of(snapshot.blocks, judged, snapshot.peak_event)
     saved = savings(level, layers, any(stack.sharded for stack in judged.stacks)) if judged.stacked else []
     memory = {
-        "reserved_bytes": snapshot.reserved,
-        "allocated_bytes": snapshot.allocated,
-        "active_bytes": snapshot.active,
-        "inactive_bytes": snapshot.inactive,
-        "peak_bytes": snapshot.peak,
-        "peak_gib": snapshot.peak / GIB,
+        "reserved_bytes": snapshot.reserved, "allocated_bytes": snapshot.allocated,
+        "active_bytes": snapshot.active, "inactive_bytes": snapshot.inactive,
+        "peak_bytes": snapshot.peak, "peak_gib": snapshot.peak / GIB,
         "peak_phase": judged.phases.when(snapshot.peak_event - 1),
         "by_category": by_category if judged.stacked else None,
         "savings": [saving.dump() for saving in saved],
-        "fragmentation_pct": snapshot.fragmentation_pct,
-        "segments": snapshot.segments,
+        "fragmentation_pct": snapshot.fragmentation_pct, "segments": snapshot.segments,
         "out_of_memory": [asked for asked, _ in snapshot.out_of_memory],
         "top_stacks": [{"owner": owner, "bytes": size} for owner, size in snapshot.owners[:OWNERS]],
         "curve": curve(level[:, 1:].sum(axis=0), lambda row: (times[row] - times[0]) / 1e6),
-    }
+    }  # fmt: skip
     return memory, verdicts(snapshot, by_category, saved)
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from scalewright.diagnose.memory.answer import GIB, curve
+from scalewright.diagnose.memory.answer import curve
 from scalewright.diagnose.memory.categories import CATEGORIES
-from scalewright.diagnose.memory.verdicts import parts_of, peak_verdict, savings
+from scalewright.diagnose.memory.verdicts import GIB, parts_of, peak_verdict, savings
 from scalewright.diagnose.traces.unpack import Unpacked, read_each
 from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData
@@ -66,18 +66,11 @@ def _memory(path: Path) -> tuple[int, dict[str, object], list[Verdict]]:
     times = table[:, 0]
     begun = int(times[times > BEFORE].min(initial=int(times.max())))
     memory = {
-        "file": path.name,
-        "peak_bytes": peak,
-        "peak_gib": peak / GIB,
-        "by_category": by_category,
-        "savings": [saving.dump() for saving in saved],
-        "reserved_bytes": None,
-        "allocated_bytes": int(total[-1]),
-        "fragmentation_pct": None,
-        "out_of_memory": [],
-        "top_stacks": [],
+        "file": path.name, "peak_bytes": peak, "peak_gib": peak / GIB, "by_category": by_category,
+        "savings": [saving.dump() for saving in saved], "reserved_bytes": None,
+        "allocated_bytes": int(total[-1]), "fragmentation_pct": None, "out_of_memory": [], "top_stacks": [],
         "curve": curve(total, lambda row: max(int(times[row]) - begun, 0) / 1e9),
-    }
+    }  # fmt: skip
     return peak, memory, [peak_verdict([parts_of(by_category, peak)], saved, peak, 0.8)] if peak > 0 else []
 
 

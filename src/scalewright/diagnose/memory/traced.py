@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from scalewright.diagnose import intervals
-from scalewright.diagnose.memory.answer import GIB, OWNERS, curve
+from scalewright.diagnose.memory.answer import OWNERS, curve
+from scalewright.diagnose.memory.verdicts import GIB
 from scalewright.diagnose.traces.memory_events import HOST, MemoryEvents
 from scalewright.diagnose.traces.trace import ANNOTATION, OPERATOR, Trace
 

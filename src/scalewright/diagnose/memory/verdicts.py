@@ -21,18 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scalewright.diagnose.memory import categories
 from scalewright.diagnose.memory.blocks import Life, levels
-from scalewright.diagnose.memory.categories import (
-    ACTIVATIONS,
-    CATEGORIES,
-    GRADIENTS,
-    LOSS,
-    OPTIMIZER,
-    OTHER,
-    PARAMETERS,
-    TEMPORARY,
-    Judged,
-)
+from scalewright.diagnose.memory.categories import CATEGORIES, Judged
 from scalewright.diagnose.memory.snapshot import Snapshot
 from scalewright.diagnose.memory.stacks import BACKWARD, FORWARD, NATIVE_ONLY, STEP
 from scalewright.diagnose.verdict import Verdict
@@ -62,11 +53,11 @@ def curves(blocks: Sequence[Life], judged: Judged, events: int, before: int) -> 
     `before`: what was allocated when the trace began; more than the blocks from then is `other`.
     """
     group = [
-        STEP_TEMPORARY if kind == TEMPORARY and stack.phase == STEP else kind
+        STEP_TEMPORARY if kind == categories.TEMPORARY and stack.phase == STEP else kind
         for kind, stack in zip(judged.category, judged.stacks, strict=True)
     ]
     result = levels(blocks, group, len(CATEGORIES) + 1, events)
-    result[OTHER] += before - int(result[:, 0].sum())
+    result[categories.OTHER] += before - int(result[:, 0].sum())
     return result
 
 
@@ -77,14 +68,14 @@ def savings(level: np.ndarray, layers: int = 0, sharded: bool = False) -> list[S
     known. `sharded`: whether states are sharded already.
     """
     options: list[tuple[str, str, dict[int, float]]] = [
-        ("loss in chunks", f"compute the loss in {CHUNKS} chunks of the sequence", {LOSS: 1 / CHUNKS}),
-        ("micro-batch", "half the micro-batch", {ACTIVATIONS: 0.5, LOSS: 0.5}),
+        ("loss in chunks", f"compute the loss in {CHUNKS} chunks of the sequence", {categories.LOSS: 1 / CHUNKS}),
+        ("micro-batch", "half the micro-batch", {categories.ACTIVATIONS: 0.5, categories.LOSS: 0.5}),
         ("fused optimizer", "a fused optimizer (fused=True), or foreach=False", {STEP_TEMPORARY: 0.0}),
     ]
     if layers > 1:
-        options.append(("recomputation", "recompute each layer's activations", {ACTIVATIONS: 1 / layers}))
+        options.append(("recomputation", "recompute each layer's activations", {categories.ACTIVATIONS: 1 / layers}))
     shards: dict[int, float] = {}
-    for stage, kind in enumerate((OPTIMIZER, GRADIENTS, PARAMETERS), 1):
+    for stage, kind in enumerate((categories.OPTIMIZER, categories.GRADIENTS, categories.PARAMETERS), 1):
         shards = {**shards, kind: 1 / RANKS}
         if not sharded:
             options.append((f"zero {stage}", f"ZeRO stage {stage} over {RANKS} ranks", shards))
@@ -104,7 +95,7 @@ def layers_of(blocks: Sequence[Life], judged: Judged, peak_event: int) -> int:
     count: Counter[str] = Counter()
     size: Counter[str] = Counter()
     for block, kind, stack in zip(blocks, judged.category, judged.stacks, strict=True):
-        if kind == ACTIVATIONS and block.alive(peak_event - 1):
+        if kind == categories.ACTIVATIONS and block.alive(peak_event - 1):
             count[stack.line] += 1
             size[stack.line] += block.size
     whole = sum(size.values())
@@ -158,7 +149,8 @@ def _made_of(snapshot: Snapshot, by_category: Mapping[str, int]) -> list[str]:
     """Where in the step the peak was, what of, and the line that holds most of it."""
     last, judged = snapshot.peak_event - 1, snapshot.judged
     where = WHERE.get(judged.phases.when(last), "")
-    if any(block.born == last and kind == LOSS for block, kind in zip(snapshot.blocks, judged.category, strict=True)):
+    pairs = zip(snapshot.blocks, judged.category, strict=True)
+    if any(block.born == last and kind == categories.LOSS for block, kind in pairs):
         where = "in the logits and the loss"
     lines = [parts_of(by_category, snapshot.peak, where)] if judged.stacked else []
     for owner, size in [pair for pair in snapshot.owners if pair[0] != NATIVE_ONLY][:1]:

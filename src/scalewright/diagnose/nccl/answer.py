@@ -46,16 +46,11 @@ def nccl_part(run: Summary) -> dict[str, object]:
         "library": log.library,
         "version": next(iter(sorted(log.versions, key=len, reverse=True)), None),
         "versions": {version: sorted(hosts) for version, hosts in log.versions.items()},
-        "ranks": run.ranks,
-        "nodes": run.nodes,
-        "hosts": run.hosts,
+        "ranks": run.ranks, "nodes": run.nodes, "hosts": run.hosts,
         "transports": {
             "net": run.net, "intra": run.intra, "within": _links(run.within), "between": _links(run.between),
         },
-        "gdr": run.gdr,
-        "channels": run.channels,
-        "plugin": log.plugin or None,
-        "provider": log.provider or None,
+        "gdr": run.gdr, "channels": run.channels, "plugin": log.plugin or None, "provider": log.provider or None,
         "interfaces": log.bootstrap,
         "adapters": {
             host: [f"{name} ({link})" for _, (name, link) in sorted(listed.items())]
@@ -89,16 +84,9 @@ def _links(counts: Counter[Via]) -> dict[str, int]:
 def _communicator(some: Communicator) -> dict[str, object]:
     return {
         "id": some.name,
-        "ranks": some.ranks,
-        "ranks_seen": len(some.members),
-        "ranks_ready": len(some.complete),
-        "nodes": some.nodes,
-        "hosts": some.hosts,
-        "channels": some.most_channels(),
-        "rings": len(some.rings) or None,
-        "trees": some.trees or None,
-        "nvls": some.nvls,
-        "gdr": some.gdr,
+        "ranks": some.ranks, "ranks_seen": len(some.members), "ranks_ready": len(some.complete),
+        "nodes": some.nodes, "hosts": some.hosts, "channels": some.most_channels(),
+        "rings": len(some.rings) or None, "trees": some.trees or None, "nvls": some.nvls, "gdr": some.gdr,
         "links": dict(some.links.most_common()),
         "members": [
             {"rank": member.rank, "host": member.host, "cuda_device": _known(member.cuda_device),

@@ -104,8 +104,8 @@ class Communicators:
     def holding(self, source: Source, place: int, rank: int, other: int) -> Communicator | None:
         """The communicator in which a GPU is `rank`: its `place`-th if that fits, else the first."""
         mine = self._of.get(source, [])
-        fitting = (one for one, number in [*mine[place : place + 1], *mine] if number == rank and other < one.ranks)
-        return next(fitting, None)
+        near = (group for group, number in [*mine[place : place + 1], *mine] if number == rank and other < group.ranks)
+        return next(near, None)
 
     def _join(self, source: Source, rank: int, ranks: int, rest: Mapping[str, str]) -> Communicator:
         name = rest.get("commId") or ""
@@ -124,9 +124,9 @@ class Communicators:
 
     def _of_size(self, source: Source, rank: int, ranks: int) -> Communicator | None:
         """A communicator without an id that lacks this rank; full ones are forgotten, which is quicker."""
-        self._by_size[ranks] = [one for one in self._by_size[ranks] if len(one.members) < one.ranks]
-        lacking = [one for one in self._by_size[ranks] if rank not in one.members]
-        near = [one for one in lacking if any(member.host == source.host for member in one.members.values())]
+        self._by_size[ranks] = [group for group in self._by_size[ranks] if len(group.members) < group.ranks]
+        lacking = [group for group in self._by_size[ranks] if rank not in group.members]
+        near = [group for group in lacking if any(member.host == source.host for member in group.members.values())]
         return next(iter(near or lacking), None)
 
 

@@ -46,6 +46,7 @@ CATEGORY = {
 LATEST = 9e15  # microseconds: what fits into 64 bits of nanoseconds
 EXACT = float(1 << 42)  # microseconds below which a float64 still tells nanoseconds apart
 LONG = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
+# The rank of a file whose recorder didn't write it down.
 RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d+)", re.I), re.compile(r"(?:^|[-_.])(\d+)(?=\.|$)"))
 Word = int | float | str | None
 NOTHING = msgspec.Raw(b"")
@@ -59,7 +60,7 @@ PRODUCTS = frozenset((
 # `nn.Module: LlamaDecoderLayer_7`, a frame of Python that becomes a range
 LAYER = re.compile(r"nn\.Module: \w*(?:Block|DecoderLayer|EncoderLayer|TransformerLayer)_\d{1,6}$")
 RAW = ("Input Dims", "Input type", "grid", "block")
-COLUMNS = ("category", "name", "start", "end", "lane", "correlation", "external", "size", "sequence")
+COLUMNS = ("category", "name", "start", "end", "lane", "correlation", "sequence")
 
 
 class Args(msgspec.Struct, frozen=True, gc=False):
@@ -68,10 +69,7 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     stream: Word = None
     device: Word = None
     correlation: int | None = None
-    external: int | None = msgspec.field(default=None, name="External id")
-    external_lower: int | None = msgspec.field(default=None, name="external id")
     sequence: Word = msgspec.field(default=None, name="Sequence number")
-    bytes: int | None = None
     collective: str | None = msgspec.field(default=None, name="Collective name")
     dtype: str | None = None
     elements_in: int | None = msgspec.field(default=None, name="In msg nelems")
@@ -124,8 +122,9 @@ def read_kineto(path: Path) -> Trace:
     events: EventArray[Event] = EventArray(unpacked, columns.decode)
     for chunk in events:
         columns.add(chunk)
-    about = events.outside
-    trace = columns.trace(path, _rank(about, path), about)
+    trace = columns.trace(path, events.outside)
+    rank, matches = trace.distributed.get("rank"), (pattern.search(path.name) for pattern in RANK_IN_NAME)
+    trace.rank = int(rank) if isinstance(rank, int) else next((int(match[1]) for match in matches if match), None)
     trace.warnings += [unpacked.damage] * bool(unpacked.damage) + events.damage
     return trace
 
@@ -194,8 +193,6 @@ class _Columns:
             "end": start + np.maximum(_nanoseconds([event.dur or 0.0 for event in kept]), 0),
             "lane": np.array([lanes.setdefault(line, len(lanes)) for line in lines], dtype=np.int32),
             "correlation": _integers([a.correlation for a in args]),
-            "external": _integers([a.external_lower if a.external is None else a.external for a in args]),
-            "size": _integers([a.bytes for a in args]),
             "sequence": _integers([a.sequence if isinstance(a.sequence, int) else None for a in args]),
         }
         for key, column in columns.items():
@@ -213,7 +210,7 @@ class _Columns:
                     self.launched[row] = launched
         self.rows += len(kept)
 
-    def trace(self, path: Path, rank: int | None, about: dict[str, object]) -> Trace:
+    def trace(self, path: Path, about: dict[str, object]) -> Trace:
         """The finished columns."""
         empty = np.empty(0, dtype=np.int64)
         columns = {key: np.concatenate(chunks or [empty]) for key, chunks in self.chunks.items()}
@@ -228,7 +225,7 @@ class _Columns:
         if memory is not None:
             memory.start[:] += base
         return Trace(
-            path, rank, [*self.names], lanes, **columns, collectives=self.collectives, shapes=self.shapes,
+            path, None, [*self.names], lanes, **columns, collectives=self.collectives, shapes=self.shapes,
             launched=self.launched, memory=memory, about={**about, "python_frames": self.frames}, warnings=warnings,
         )  # fmt: skip
 
@@ -281,14 +278,3 @@ def _shapes(args: Args) -> tuple[list[Any], list[Any]] | None:
     except msgspec.DecodeError:
         return None
     return (dims, types) if isinstance(dims, list) and isinstance(types, list) else None
-
-
-def _rank(about: dict[str, object], path: Path) -> int | None:
-    """The rank that the recorder wrote down, or the one in the file's name; None where there is neither."""
-    distributed = about.get("distributedInfo")
-    if isinstance(distributed, dict) and isinstance(distributed.get("rank"), int):
-        return int(distributed["rank"])
-    for pattern in RANK_IN_NAME:
-        if match := pattern.search(path.name):
-            return int(match[1])
-    return None

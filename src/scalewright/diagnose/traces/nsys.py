@@ -88,10 +88,10 @@ class _Export:
         for row in self.rows(ACTIVITY + "KERNEL", (*columns, "demangledName", "shortName", "name")):
             name = self.strings.get(next((word for word in row[6:] if word is not None), None), "?")
             yield from self._row(KERNEL, str(name), row[:6])
-        for row in self.rows(ACTIVITY + "MEMCPY", (*columns, "copyKind", "bytes")):
-            yield from self._row(MEMCPY, COPIES.get(row[6], "Memcpy"), row[:6], row[7])
-        for row in self.rows(ACTIVITY + "MEMSET", (*columns, "bytes")):
-            yield from self._row(MEMSET, "Memset", row[:6], row[6])
+        for *copy, kind in self.rows(ACTIVITY + "MEMCPY", (*columns, "copyKind")):
+            yield from self._row(MEMCPY, COPIES.get(kind, "Memcpy"), copy)
+        for row in self.rows(ACTIVITY + "MEMSET", columns):
+            yield from self._row(MEMSET, "Memset", row)
 
     def _host(self) -> Iterator[tuple[int, ...]]:
         calls = self.rows(ACTIVITY + "RUNTIME", ("start", "end", "globalTid", "correlationId", "nameId"))
@@ -104,13 +104,13 @@ class _Export:
                 word = text if text is not None else self.strings.get(number, "?")
                 yield from self._row(ANNOTATION, str(word), (start, end, -1, thread, -1, _process(thread)))
 
-    def _row(self, category: int, name: str, row: Sequence[Any], size: int | None = None) -> Iterator[tuple[int, ...]]:
+    def _row(self, category: int, name: str, row: Sequence[Any]) -> Iterator[tuple[int, ...]]:
         """A row of `ROW`; none where the recorder left times out."""
         start, end, *places = row
         if isinstance(start, int) and isinstance(end, int):
             number = self.names.setdefault(name, len(self.names))
-            missing = [-1 if value is None else int(value) for value in (*places, size)]
-            yield category, number, start, max(end, start), *missing
+            known = [-1 if value is None else int(value) for value in places]
+            yield category, number, start, max(end, start), *known
 
     def _trace(self, rows: np.ndarray, zero: int, device: int, devices: dict[Any, str]) -> Trace:
         keys = np.stack((rows["device"], rows["line"]), axis=1)
@@ -120,11 +120,11 @@ class _Export:
             self.path, None, [*self.names], [(str(place), str(line)) for place, line in lanes.tolist()],
             category=rows["category"].astype(np.int8), name=rows["name"].astype(np.int32), start=rows["start"] + zero,
             end=rows["end"] + zero, lane=lane.reshape(-1).astype(np.int32), correlation=rows["correlation"],
-            external=np.full(len(rows), -1, dtype=np.int64), size=rows["size"], about=about,
+            about=about,
         )  # fmt: skip
 
 
-COLUMNS = ("category", "name", "start", "end", "device", "line", "correlation", "process", "size")
+COLUMNS = ("category", "name", "start", "end", "device", "line", "correlation", "process")
 ROW = np.dtype([(name, np.int64) for name in COLUMNS])
 
 

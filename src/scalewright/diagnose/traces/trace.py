@@ -6,7 +6,6 @@
     start, end   [ns]     [ns]     [ns]
     lane         3        0        0       ──► lanes[3]  = (device, stream) or (process, thread)
     correlation  811      811      -1         a kernel and the call that launched it have the same
-    external     57       -1       57         a kernel and the operator that asked for it have the same
 
 Whatever a reader reads (Kineto, Nsight Systems) it fills these columns, so that the analysis has one input. What a
 kernel does follows from its name: its kind is the first row of KINDS whose pattern is in it, else "other".
@@ -94,8 +93,6 @@ class Trace:
     end: np.ndarray  # int64, ns
     lane: np.ndarray  # int32
     correlation: np.ndarray  # int64, -1 without
-    external: np.ndarray  # int64, -1 without
-    size: np.ndarray  # int64: bytes of a copy, -1 without
     collectives: dict[int, Collective] = field(default_factory=dict)  # by row
     shapes: dict[int, tuple[list[Any], list[Any]]] = field(default_factory=dict)  # of products: inputs, types
     launched: dict[int, Launched] = field(default_factory=dict)  # of kernels, by row

@@ -18,7 +18,6 @@ from scalewright.emit.megatron.training import write_training
 from scalewright.emit.python_code import Call, Name, spelled
 from scalewright.emit.settings import Settings
 
-__all__ = ["read", "recognises", "write"]
 MARKS = {field for field in FIELDS.values() if field.startswith(("train.", "ddp.")) or "parallel_size" in field}
 NEMO = ("encoder_seq_length", "megatron_amp_O2", "activations_checkpoint_granularity", "mcore_gpt")
 RECIPE = re.compile(r"\bmegatron\.bridge\b|\bConfigContainer\b")
@@ -88,23 +87,21 @@ def write(s: Settings) -> Emitted:
     fsdp = bool(arguments.get("use-megatron-fsdp"))
     order = "" if fsdp else "CUDA_DEVICE_MAX_CONNECTIONS=1 "  # as Megatron-LM's script has it
     command = order + torchrun_by_variables(s.layout.devices, FILE)
-    text = "\n".join([
-        f'"""Written by `scalewright emit megatron-bridge`: a recipe for Megatron-Bridge {VERSION}.',
-        "",
-        f"On each of {nodes} nodes, with NODE_RANK=<0..{nodes - 1}> and MASTER_ADDR=<the first node>:",
-        f"  {command}",
-        '"""',
-        "",
-        _imports(container),
-        "",
-        "def config() -> ConfigContainer:",
-        f"    return {spelled(container, 4)}",
-        "",
-        "",
-        'if __name__ == "__main__":',
-        "    pretrain(config(), forward_step)",
-        "",
-    ])  # fmt: skip
+    text = f'''"""Written by `scalewright emit megatron-bridge`: a recipe for Megatron-Bridge {VERSION}.
+
+On each of {nodes} nodes, with NODE_RANK=<0..{nodes - 1}> and MASTER_ADDR=<the first node>:
+  {command}
+"""
+
+{_imports(container)}
+
+def config() -> ConfigContainer:
+    return {spelled(container, 4)}
+
+
+if __name__ == "__main__":
+    pretrain(config(), forward_step)
+'''
     return s.emitted(TITLE, "megatron-bridge", VERSION, {FILE: text}, command)
 
 

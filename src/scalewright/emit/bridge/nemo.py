@@ -17,7 +17,7 @@ from typing import Any
 from scalewright.emit.bridge.fields import precision_of
 from scalewright.emit.bridge.read import resolve
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import ForeignKeys, keys_of, whole
+from scalewright.emit.foreign import UNKNOWN, ForeignKeys, keys_of, whole
 from scalewright.emit.megatron.files import read_arguments
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.model import VOCABULARIES, Arguments
@@ -107,11 +107,8 @@ def read_nemo(document: Mapping[str, Any]) -> Reading:
     if (kind := OURS.get(str(values.get("model.activation")))) is not None:
         run["model"]["mlp_type"] = kind
     unread = [Unread(names.get(key, key), value, why) for key, value, why in foreign.unread()]
-    unread += [
-        Unread(key, value, "not a setting that a run of ours has")
-        for key, value in values.items()
-        if key not in taken and not is_quiet(key, value)
-    ]
+    others = [key for key, value in values.items() if key not in taken and not is_quiet(key, value)]
+    unread += [Unread(key, values[key], UNKNOWN) for key in others]
     return Reading("megatron-bridge", run, tuple(unread), tuple(foreign.assumed), foreign.guessed)
 
 

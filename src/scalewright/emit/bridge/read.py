@@ -68,11 +68,8 @@ def read_recipe(text: str, where: str) -> Reading:
     name, (call, statements) = list(recipes.items())[-1]  # which may start from the others
     notes = [f"function {name} of {len(recipes)}: {', '.join(recipes)}"] if len(recipes) > 1 else []
     reading = _read(_known(call), _launched(text), notes, recipe=True)
-    skipped = [
-        Unread(key, value[0], "computed: neither a literal nor a call")
-        for key, value in call.flat().items()
-        if isinstance(value, Unknown)
-    ]
+    computed = {key: value[0] for key, value in call.flat().items() if isinstance(value, Unknown)}
+    skipped = [Unread(key, text, "computed: neither a literal nor a call") for key, text in computed.items()]
     skipped += [Unread(f"{name}()", line, "neither a literal nor a call") for line in statements]
     return Reading(reading.trainer, reading.run, (*reading.unread, *skipped), reading.assumed)
 
@@ -109,12 +106,9 @@ def _read(fields: dict[str, object], world: int | None, notes: list[str], recipe
     run = read_arguments(foreign, world)
     if "model" in run and "context" not in run["model"] and "data" in run:
         run["model"]["context"] = run["data"].get("seq_len", 2048)
-    unread = tuple(
-        Unread(name, value, why)
-        for key, value, why in foreign.unread()
-        if not (name := names.get(key, key)).startswith(SAVED)
-    )
-    return Reading("megatron-bridge", run, unread, tuple(foreign.assumed), foreign.guessed)
+    unread = [Unread(names.get(key, key), value, why) for key, value, why in foreign.unread()]
+    unread = [item for item in unread if not item.key.startswith(SAVED)]
+    return Reading("megatron-bridge", run, tuple(unread), tuple(foreign.assumed), foreign.guessed)
 
 
 def _merged(fields: Mapping[str, Any]) -> dict[str, object]:
@@ -162,11 +156,8 @@ def _fill(foreign: ForeignKeys) -> None:
 
 def _known(call: Call) -> dict[str, object]:
     """A recipe's fields; sections that it calls without arguments have none."""
-    return {
-        key: value
-        for key, value in call.flat().items()
-        if not isinstance(value, Unknown) and not (isinstance(value, Call) and not value.values)
-    }
+    known = {key: value for key, value in call.flat().items() if not isinstance(value, Unknown)}
+    return {key: value for key, value in known.items() if not (isinstance(value, Call) and not value.values)}
 
 
 def _launched(text: str) -> int | None:

@@ -21,7 +21,6 @@ __all__ = ["read", "recognises", "write"]
 AUTO = "filled in by the Hugging Face Trainer from its own arguments: read those"
 SECTIONS = ("bf16", "bfloat16", "fp16", "zero_optimization", "activation_checkpointing")
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-PARALLEL = ("sequence_parallel_size", "pipeline.stages")
 READ_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "sgd": "sgd", "lion": "lion",
                    "muon": "muon"}  # fmt: skip
 SCHEDULERS = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
@@ -47,7 +46,6 @@ ASIDE = keys_of("""
     optimizer.params: torch_adam adam_w_mode bias_correction fused
     pipeline: partition seed_layers activation_checkpoint_interval pipe_partitioned grad_partitioned
 """)
-MARKS = ("zero_optimization", "scheduler", *BATCH)
 NEOX = {"num-layers", "num_layers", "hidden-size", "hidden_size", "pipe-parallel-size", "pipe_parallel_size"}
 
 
@@ -87,18 +85,15 @@ def _in_sections(document: Mapping[str, Any]) -> dict[str, object]:
     keys: dict[str, object] = {}
     for name, value in document.items():
         if name in SECTIONS and not isinstance(value, Mapping):
-            value = (
-                {"stage": int(value or 0)} if name == "zero_optimization" and value != "auto" else {"enabled": value}
-            )
+            staged = name == "zero_optimization" and value != "auto"
+            value = {"stage": int(value or 0)} if staged else {"enabled": value}
         keys["bf16" if name == "bfloat16" else str(name)] = value
     return keys
 
 
 def given(t: ForeignKeys, key: str) -> Any:
     """A key's value; None where it is "auto", which stays reported."""
-    if t.values.get(key) == "auto":
-        return None
-    return t.take(key)
+    return None if t.values.get(key) == "auto" else t.take(key)
 
 
 def _read_batch(t: ForeignKeys, layout: LayoutKeys) -> None:
@@ -189,8 +184,7 @@ def _read_optimizer(t: ForeignKeys, run: RunKeys) -> None:
     if name is None:
         t.refuse("optimizer.type", "an optimizer that isn't here: taken as AdamW")
     optimizer["name"] = name or "adamw"
-    defaults = {"lr": 1e-3, "eps": 1e-8, "weight_decay": 0.0}
-    for key, default in defaults.items():
+    for key, default in (("lr", 1e-3), ("eps", 1e-8), ("weight_decay", 0.0)):
         value = real_of(given(t, f"optimizer.params.{key}"))
         if value is not None or f"optimizer.params.{key}" not in t:
             optimizer[key] = default if value is None else value
@@ -238,7 +232,4 @@ def recognises(document: Any, text: str) -> bool:
     """A DeepSpeed JSON (or YAML); GPT-NeoX's files have its keys beside their own."""
     if not isinstance(document, dict) or NEOX & document.keys() or "output_dir" in document:
         return False
-    own = {"fp16", "bf16", "optimizer", "gradient_clipping", *MARKS}
-    return any(key in document for key in BATCH[:2]) or (
-        "zero_optimization" in document and len(own & document.keys()) > 0
-    )
+    return any(key in document for key in ("zero_optimization", *BATCH[:2]))

@@ -143,7 +143,5 @@ def _optimizer(s: Settings, name: str) -> Config:
     if name not in OPTIMIZERS:
         return {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
     spec = s.optimizer
-    return optimizer_section(
-        name, lr=spec.lr, weight_decay=spec.weight_decay, betas=spec.betas, eps=spec.eps, momentum=spec.kept_momentum,
-        on_host=s.layout.offload != "none",
-    )  # fmt: skip
+    return optimizer_section(name, lr=spec.lr, weight_decay=spec.weight_decay, betas=spec.betas, eps=spec.eps,
+                             momentum=spec.kept_momentum, on_host=s.layout.offload != "none")  # fmt: skip

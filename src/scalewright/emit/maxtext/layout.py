@@ -22,10 +22,10 @@ TITLE = "MaxText"
 STRATEGIES = {"ring": "ring", "allgather": "all_gather", "ulysses": "ulysses"}
 REMAT = {"none": "minimal_with_context", "selective": "minimal", "full": "full"}
 PRECISIONS: dict[str, Words] = {
-    "bf16": {"dtype": "bfloat16", "quantization": ""}, "auto": {"dtype": "bfloat16", "quantization": ""},
-    "fp32": {"dtype": "float32", "quantization": ""}, "fp8": {"dtype": "bfloat16", "quantization": "fp8"},
-    "int8": {"dtype": "bfloat16", "quantization": "int8"},
-}  # fmt: skip
+    **{kind: {"dtype": "bfloat16", "quantization": ""} for kind in ("bf16", "auto")},
+    "fp32": {"dtype": "float32", "quantization": ""},
+    **{kind: {"dtype": "bfloat16", "quantization": kind} for kind in ("fp8", "int8")},
+}
 AXES = ("data", "fsdp", "pipeline", "context", "tensor", "tensor_sequence", "expert")
 NETS = ("ici", "dcn")  # inside a slice, between slices
 
@@ -33,8 +33,7 @@ NETS = ("ici", "dcn")  # inside a slice, between slices
 def write_layout(s: Settings) -> Words:
     """All of it; raises UserError for sizes that don't go together there."""
     layout = s.layout
-    for key in ("devices", "tp", "sp", "cp", "ep", "micro_batch", "global_batch"):
-        s.take(f"layout.{key}")
+    s.take_each("layout", "devices", "tp", "sp", "cp", "ep", "micro_batch", "global_batch")
     s.take_expert_split(TITLE)
     shards = _sharding(s)
     sizes = {
@@ -114,16 +113,13 @@ def _batch(s: Settings) -> Words:
         return {"per_device_batch_size": each, "gradient_accumulation_steps": layout.accumulation}
     stages = layout.pp * s.take("layout.virtual_stages")
     if layers % stages:
-        sizes = f"{layout.virtual_stages} stages of a rank: {layers} layers"
-        what = f"MaxText can't run pp {layout.pp} with {sizes}"
+        what = f"MaxText can't run pp {layout.pp} with {layout.virtual_stages} stages of a rank: {layers} layers"
         raise UserError(what, "layout.pp", "use stages that divide the layers")
     if s.layout.stage_layers is not None and len(set(s.layout.stage_layers)) == 1:
         s.take("layout.stage_layers")
     why = f"MaxText has no {layout.schedule}: all forwards of its pipeline come before the backwards"
-    if layout.schedule == "gpipe":
-        s.take("layout.schedule")
-    else:
-        s.nearly("layout.schedule", "circular" if layout.virtual_stages > 1 else "gpipe", why)
+    order = "circular" if layout.virtual_stages > 1 else "gpipe"
+    s.choose("layout.schedule", {"gpipe": None}, why, "gpipe", order)
     samples = layout.global_batch // layout.dp
     counts = [n for n in range(layout.pp, samples + 1, layout.pp) if samples % n == 0]
     if not counts:
@@ -131,8 +127,7 @@ def _batch(s: Settings) -> Words:
         raise UserError(what, "layout.pp", "use a global_batch that pp divides for each of them")
     count = min(counts, key=lambda n: abs(n - layout.accumulation))
     if count != layout.accumulation:
-        why = "MaxText's pipeline wants a multiple of pp micro-batches"
-        s.nearly("layout.micro_batch", str(samples // count), why)
+        s.nearly("layout.micro_batch", str(samples // count), "MaxText's pipeline wants a multiple of pp micro-batches")
     return {
         "per_device_batch_size": layout.global_batch / layout.devices, "gradient_accumulation_steps": 1,
         "num_pipeline_microbatches": count, "num_pipeline_repeats": layout.virtual_stages,
@@ -144,16 +139,15 @@ def _memory(s: Settings) -> Words:
     policy = s.choose("layout.recompute", REMAT, instead="full")
     if s.layout.recompute == "none":
         s.assume("recompute none is minimal_with_context: products and attention's output are kept")
-    offload = s.layout.offload
-    if offload in ("optimizer", "parameters"):
+    parameters = {"optimizer": False, "parameters": True}.get(s.layout.offload)
+    if s.layout.offload == "activations":
         s.take("layout.offload")
-        return {"remat_policy": policy, "optimizer_memory_host_offload": True,
-                "parameter_memory_host_offload": offload == "parameters"}  # fmt: skip
-    if offload == "activations":
-        s.take("layout.offload")
-        return {"remat_policy": "custom", "decoder_layer_input": "offload"} if policy == "full" else {
-            "remat_policy": "minimal_offloaded"}  # fmt: skip
-    return {"remat_policy": policy}
+        custom: Words = {"remat_policy": "custom", "decoder_layer_input": "offload"}
+        return custom if policy == "full" else {"remat_policy": "minimal_offloaded"}
+    if parameters is None:
+        return {"remat_policy": policy}
+    s.take("layout.offload")
+    return {"remat_policy": policy, "optimizer_memory_host_offload": True, "parameter_memory_host_offload": parameters}
 
 
 def hardware_of(s: Settings) -> str:
@@ -185,7 +179,10 @@ def read_layout(t: ForeignKeys, run: RunKeys) -> None:
     count, repeats = t.take("num_pipeline_microbatches"), t.take("num_pipeline_repeats")
     if pp > 1:
         count = whole(count) if count is not None and int(count) > 0 else pp
-        virtual = whole(repeats) if repeats is not None and int(repeats) > 0 else _repeats(t, run, pp)
+        model, each_stage = run.get("model"), whole(t.values.get("num_layers_per_pipeline_stage", 1))
+        layers = model.get("num_hidden_layers", pp) if isinstance(model, dict) else pp
+        stated = repeats is not None and int(repeats) > 0
+        virtual = whole(repeats) if stated else max(1, int(layers) // (pp * each_stage))
         layout |= {"virtual_stages": virtual, "schedule": "interleaved" if virtual > 1 else "gpipe"}
         layout["micro_batch"] = max(1, layout["global_batch"] // (dp * count * steps))
     else:
@@ -210,14 +207,7 @@ def _size(t: ForeignKeys, axis: str) -> int:
         key = f"{net}_{axis}_parallelism"
         value = int(t.take(key, 1))
         if value == -1:
-            line = f"{key} is what is left of the devices: taken as 1, set layout.devices"
-            t.assume(line)
-            t.guessed["devices"] = line
+            t.guessed["devices"] = f"{key} is what is left of the devices: taken as 1, set layout.devices"
+            t.assume(t.guessed["devices"])
         size *= max(value, 1)
     return size
-
-
-def _repeats(t: ForeignKeys, run: RunKeys, pp: int) -> int:
-    model = run.get("model")
-    layers = model.get("num_hidden_layers", pp) if isinstance(model, dict) else pp
-    return max(1, int(layers) // (pp * whole(t.values.get("num_layers_per_pipeline_stage", 1))))

@@ -87,8 +87,10 @@ def write(s: Settings) -> Emitted:
         "hardware": hardware, **_network(s), **s.write(WORDS), **write_layout(s), "steps": rates.steps,
         "lr_schedule_type": rates.kind, "learning_rate_schedule_steps": total,
         "learning_rate_final_fraction": float(f"{rates.least / rates.peak:.12g}"),
-        "warmup_steps_fraction": _fraction(rates.warmup, total), **_optimizer(s), **_data(s), **_saves(s),
+        "warmup_steps_fraction": _fraction(rates.warmup, total), **_optimizer(s), **_data(s),
     }  # fmt: skip
+    every = s.save_steps()
+    data |= {"enable_checkpointing": bool(every), **({"checkpoint_period": every} if every else {})}
     if rates.kind == "wsd":
         data |= {"wsd_decay_steps_fraction": _fraction(rates.length, total), "wsd_decay_style": "linear"}
     s.assume(f"hardware {hardware}; all devices are one slice: with several, move an axis from ici_ to dcn_")
@@ -130,8 +132,7 @@ def _width(s: Settings) -> int:
     moe = s.model.moe
     if moe is None or s.is_all_sparse():
         return s.take_dense_width()
-    why = "its dense MLPs are as wide as experts"
-    s.nearly("model.intermediate_size", str(moe.moe_intermediate_size), why)
+    s.nearly("model.intermediate_size", str(moe.moe_intermediate_size), "its dense MLPs are as wide as experts")
     return moe.moe_intermediate_size
 
 
@@ -167,11 +168,6 @@ def _data(s: Settings) -> Words:
     return written
 
 
-def _saves(s: Settings) -> Words:
-    every = s.save_steps()
-    return {"enable_checkpointing": bool(every), **({"checkpoint_period": every} if every else {})}
-
-
 def recognises(document: Any, text: str) -> bool:
     """A document with MaxText's sizes."""
     sizes = {"base_emb_dim", "per_device_batch_size", "max_target_length"}
@@ -196,8 +192,7 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     model = run["model"]
     model["intermediate_size"] = whole(t.take("base_mlp_dim", 7168))
     activations = t.take("mlp_activations", MLPS["swiglu"])
-    names = {tuple(foreign): ours for ours, foreign in MLPS.items()}
-    model["mlp_type"] = names.get(tuple(activations), "swiglu")
+    model["mlp_type"] = next((ours for ours, foreign in MLPS.items() if foreign == list(activations)), "swiglu")
     model["norm_type"] = "rmsnorm"
     if "context" not in model and (length := run.get("data", {}).get("seq_len")):
         model["context"] = length

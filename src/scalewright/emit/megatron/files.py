@@ -22,7 +22,6 @@ from scalewright.emit.megatron.training import read_training, write_training
 from scalewright.emit.settings import Settings
 from scalewright.spec.common.shell import line
 
-__all__ = ["read", "recognises", "write"]
 FLAG = re.compile(r"--(?:tensor-model-parallel-size|num-layers|micro-batch-size)\b|pretrain_\w+\.py")
 MARK, PRINTED = "tensor-model-parallel-size", "tensor_model_parallel_size"
 TITLE, VERSION = "Megatron-LM", "core 0.16 to 0.19"
@@ -141,7 +140,6 @@ def write(s: Settings) -> Emitted:
 
 
 def _rows(arguments: Arguments) -> list[str]:
-    """Flags with their values, several in a row of the script."""
     rows, row = [], ""
     for name, value in arguments.items():
         words = line(spelled(name, value))

@@ -64,11 +64,9 @@ def _pipeline(s: Settings) -> Arguments:
     if layout.schedule == usual:
         s.take("layout.schedule")
     else:
-        why = (
-            f"Megatron-LM has no {layout.schedule}: the same numbers, another order, other bubbles and memory"
-            if virtual == layout.virtual_stages
-            else f"Megatron-LM interleaves {layout.pp} micro-batches or more, here are {layout.accumulation}"
-        )
+        why = f"Megatron-LM has no {layout.schedule}: the same numbers, another order, other bubbles and memory"
+        if virtual != layout.virtual_stages:
+            why = f"Megatron-LM interleaves {layout.pp} micro-batches or more, here are {layout.accumulation}"
         s.nearly("layout.schedule", usual, why)
     if virtual == layout.virtual_stages:
         s.take("layout.stage_layers")
@@ -191,7 +189,11 @@ def read_layout(t: ForeignKeys, run: RunKeys, world: int | None) -> None:
         layout.setdefault("etp", tp)  # theirs is tp where it isn't set
     else:
         t.take("expert-tensor-parallel-size"), t.take("expert-model-parallel-size")
-    layout["devices"] = world or _smallest_world(t, layout)
+    if not world:  # the fewest that its sizes make
+        each = prod(int(layout[key]) for key in ("tp", "pp", "cp"))
+        world = lcm(each, int(layout.get("ep", 1)) * int(layout.get("etp", 1)) * int(layout["pp"]))
+        t.guess_devices(world)
+    layout["devices"] = world
     _read_pipeline(t, run)
     _read_sharding(t, layout)
     _read_recompute(t, layout, run)
@@ -199,15 +201,6 @@ def read_layout(t: ForeignKeys, run: RunKeys, world: int | None) -> None:
     if t.take("optimizer-cpu-offload"):
         layout["offload"] = "optimizer"
         t.take("optimizer-offload-fraction")
-
-
-def _smallest_world(t: ForeignKeys, layout: LayoutKeys) -> int:
-    """Devices where the launch line doesn't tell: the fewest that its sizes make."""
-    each = prod(int(layout[key]) for key in ("tp", "pp", "cp"))
-    experts = int(layout.get("ep", 1)) * int(layout.get("etp", 1)) * int(layout["pp"])
-    devices = lcm(each, experts)
-    t.guess_devices(devices)
-    return devices
 
 
 def _read_pipeline(t: ForeignKeys, run: RunKeys) -> None:

@@ -7,10 +7,9 @@ schedule 1f1b, gpipe        pp_engine 1f1b, afab
 sp                          tp_mode REDUCE_SCATTER, else ALL_REDUCE
 wsd                         lr_decay_starting_step, later than the warm-up's end
 
-Its expert ranks are ranks of their own (world = ep x pp x dp x tp, parallel/context.py), which take the
-samples of the same dp rank, and its MoE layer sends no tokens between them (huggingface/nanotron#373 is
-open): `ep` has no word. Its ring attention is on the README's roadmap; `context_parallel_size` runs on the
-smollm3 branch.
+Its expert ranks are ranks of their own (world = ep x pp x dp x tp, parallel/context.py), which take the samples of the
+same dp rank, and its MoE layer sends no tokens between them (huggingface/nanotron#373 is open): `ep` has no word. Its
+ring attention is on the README's roadmap; `context_parallel_size` runs on the smollm3 branch.
 """
 
 from __future__ import annotations

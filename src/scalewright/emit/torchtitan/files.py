@@ -9,7 +9,6 @@ from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan import python, toml
 
-__all__ = ["read", "recognises", "write"]
 CODE = re.compile(r"\btorchtitan\b|\bTrainer\.Config\b")
 MARKS = {
     "model": ("flavor",),

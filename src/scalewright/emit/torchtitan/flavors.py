@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from scalewright.emit.rules import put
 from scalewright.spec.common.formatting import below, flat
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
@@ -72,11 +73,7 @@ def spec_of(flavor: Flavor) -> ModelSpec:
         return spec
     data = spec.dump()
     for key, value in flavor.differs.items():
-        *parents, last = key.split(".")
-        node = data
-        for part in parents:
-            node = node[part]
-        node[last] = value
+        put(data, key, value)
     return ModelSpec.parse(data)
 
 

@@ -29,16 +29,15 @@ V2024 = {
     "training.batch_size": "training.local_batch_size",
     "training.warmup_steps": "lr_scheduler.warmup_steps",
     "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
-    "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",
-    "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
-    "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
-    "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
-    "experimental.pipeline_parallel_schedule": "parallelism.pipeline_parallel_schedule",
-    "experimental.pipeline_parallel_split_points": "parallelism.pipeline_parallel_split_points",
-    "experimental.pipeline_parallel_microbatches": "parallelism.pipeline_parallel_microbatches",
-    "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
-    "experimental.context_parallel_rotate_method": "parallelism.context_parallel_rotate_method",
-    "experimental.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
+    **{
+        key: f"parallelism.{key.partition('.')[2]}"
+        for key in keys_of("""
+        training: data_parallel_shard_degree data_parallel_replicate_degree tensor_parallel_degree
+        experimental: pipeline_parallel_degree pipeline_parallel_schedule pipeline_parallel_split_points
+            pipeline_parallel_microbatches context_parallel_degree context_parallel_rotate_method
+            enable_async_tensor_parallel
+    """)
+    },
     "optimizer.min_lr_factor": "lr_scheduler.min_lr_factor",
 }
 OLDER = {**{older: name for name, older in V01.items()}, **V2024}

@@ -54,11 +54,9 @@ def _sharding(s: Settings) -> Keys:
     why = kept if stage else "torchtitan shards where context or expert parallelism is"
     if stage < 3:
         s.nearly("layout.zero_stage", "FSDP, never resharded", why)
-    return {
-        "parallelism.data_parallel_replicate_degree": layout.dp_replicate,
-        "parallelism.data_parallel_shard_degree": layout.dp_shard,
-        "parallelism.fsdp_reshard_after_forward": "always" if stage == 3 else "never",
-    }
+    degrees = {"replicate": layout.dp_replicate, "shard": layout.dp_shard}
+    keys: Keys = {f"parallelism.data_parallel_{name}_degree": size for name, size in degrees.items()}
+    return {**keys, "parallelism.fsdp_reshard_after_forward": "always" if stage == 3 else "never"}
 
 
 def _experts(s: Settings, release: str) -> Keys:

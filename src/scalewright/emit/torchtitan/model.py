@@ -154,7 +154,6 @@ def _dense_layers(s: Settings) -> list[int]:
 
 
 def _latent(s: Settings, release: str) -> dict[str, object]:
-    """Arguments of `latent_decoder`."""
     model, mla = s.model, s.model.mla
     assert mla is not None
     if model.moe is None:

@@ -14,6 +14,7 @@ from typing import Any
 from scalewright.emit.command_lines import nodes_of, ranks, read_words, torchrun_by_variables
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.python_code import Call, Module, Name, Unknown, spelled
+from scalewright.emit.rules import inverse
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.decoder import DECODER, LATENT, imports
 from scalewright.emit.torchtitan.layout import Keys, write_layout
@@ -25,8 +26,7 @@ from scalewright.spec.question import Unread
 TITLE, VERSION = "torchtitan", "0.3"
 FILE = "titan.py"
 SECTIONS = {
-    "parallelism": "ParallelismConfig", "training": "TrainingConfig",
-    "lr_scheduler": "LRSchedulersContainer.Config",
+    "parallelism": "ParallelismConfig", "training": "TrainingConfig", "lr_scheduler": "LRSchedulersContainer.Config",
     "compile": "CompileConfig", "debug": "DebugConfig", "checkpoint": "CheckpointManager.Config",
     "metrics": "MetricsProcessor.Config",
 }  # fmt: skip
@@ -51,50 +51,42 @@ def write(s: Settings) -> Emitted:
     lines = imports(body + helper)
     if network.call is None:
         lines.append(f"from torchtitan.models.{network.name} import model_registry")
-    text = "\n".join([
-        f'"""Written by `scalewright emit torchtitan`: a configuration of torchtitan {VERSION}.',
-        "",
-        f"On each of {nodes} nodes, with NODE_RANK=<0..{nodes - 1}> and MASTER_ADDR=<the first node>:",
-        f"  {command}",
-        '"""',
-        "",
-        *sorted(lines),
-        "",
-        "",
-        *([helper, ""] if helper else []),
-        body,
-    ])  # fmt: skip
+    imported = "\n".join(sorted(lines))
+    text = f'''"""Written by `scalewright emit torchtitan`: a configuration of torchtitan {VERSION}.
+
+On each of {nodes} nodes, with NODE_RANK=<0..{nodes - 1}> and MASTER_ADDR=<the first node>:
+  {command}
+"""
+
+{imported}
+
+
+'''
+    text += f"{helper}\n\n{body}" if helper else body
     return s.emitted(TITLE, "torchtitan", VERSION, {FILE: text}, command)
 
 
 def _config(s: Settings, network: Network, keys: Keys) -> Call:
-    """Trainer.Config with its sections."""
-    name = {"training.dataset": "dataloader.dataset", "training.dataset_path": "dataloader.dataset_path"}
-    keys = {name.get(key, key): value for key, value in keys.items()}
+    keys = {key.replace("training.dataset", "dataloader.dataset"): value for key, value in keys.items()}
     loss = Call("CrossEntropyLoss.Config", {"global_vocab_size": s.model.vocab_size})
     sections: dict[str, object] = {
         "model_spec": _spec(network, keys), "hf_assets_path": "./assets/hf/tokenizer",
-        "dump_folder": keys["job.dump_folder"],
-        "loss": Call("ChunkedLossWrapper.Config", {"loss_fn": loss}), "optimizer": _optimizer(keys),
-        "activation_checkpoint": _policy(keys),
+        "dump_folder": keys["job.dump_folder"], "loss": Call("ChunkedLossWrapper.Config", {"loss_fn": loss}),
+        "optimizer": _optimizer(keys), "activation_checkpoint": _policy(keys),
         "dataloader": _section(keys, "dataloader", "HuggingFaceTextDataLoader.Config"),
     }  # fmt: skip
     for section, cls in SECTIONS.items():
         if (call := _section(keys, section, cls)).values:
             sections[section] = call
     if keys.get("validation.enable"):
-        sections["validator"] = Call(
-            "Validator.Config", {"enable": True, "freq": keys["validation.freq"], "steps": keys["validation.steps"]}
-        )
+        checks = {"enable": True, "freq": keys["validation.freq"], "steps": keys["validation.steps"]}
+        sections["validator"] = Call("Validator.Config", checks)
     return Call("Trainer.Config", sections)
 
 
 def _spec(network: Network, keys: Keys) -> Call:
-    compiled = bool(keys.get("compile.enable"))
-    converters = [
-        Call(f"{QUANTIZED[name]}.Config", {"model_compile_enabled": compiled})
-        for name in keys.get("model.converters", ())
-    ]
+    arguments, names = {"model_compile_enabled": bool(keys.get("compile.enable"))}, keys.get("model.converters", ())
+    converters = [Call(f"{QUANTIZED[name]}.Config", dict(arguments)) for name in names]
     more = {"converters": converters} if converters else {}
     if network.call is not None:
         return Call(network.call.name, {**network.call.values, **more})
@@ -102,16 +94,12 @@ def _spec(network: Network, keys: Keys) -> Call:
 
 
 def _optimizer(keys: Keys) -> Call:
-    given = {
-        "lr": keys["optimizer.lr"], "betas": (keys["optimizer.beta1"], keys["optimizer.beta2"]),
-        "eps": keys.get("optimizer.eps", 1e-8), "weight_decay": keys["optimizer.weight_decay"],
-    }  # fmt: skip
-    if "optimizer.implementation" not in keys:
+    given = {"lr": keys["optimizer.lr"], "betas": (keys["optimizer.beta1"], keys["optimizer.beta2"]),
+             "eps": keys.get("optimizer.eps", 1e-8), "weight_decay": keys["optimizer.weight_decay"]}  # fmt: skip
+    if (implementation := keys.get("optimizer.implementation")) is None:
         return Call("default_adamw", given)
     group = Call("ParamGroupConfig", {"pattern": ".*", "optimizer_name": "AdamW", "optimizer_kwargs": given})
-    return Call(
-        "OptimizersContainer.Config", {"param_groups": [group], "implementation": keys["optimizer.implementation"]}
-    )
+    return Call("OptimizersContainer.Config", {"param_groups": [group], "implementation": implementation})
 
 
 def _policy(keys: Keys) -> Call | None:
@@ -156,7 +144,6 @@ def _starts_elsewhere(call: Call, module: Module) -> bool:
 
 
 def _values(call: Call, module: Module, where: str, notes: list[str]) -> dict[str, object]:
-    """Its sections under the names of 0.2."""
     parts = dict(call.values)
     spec, policy, optimizer = (parts.pop(key, None) for key in ("model_spec", "activation_checkpoint", "optimizer"))
     values = Call("", parts).flat()
@@ -171,7 +158,7 @@ def _values(call: Call, module: Module, where: str, notes: list[str]) -> dict[st
         values["model_spec"] = spec
     converters = spec.values.get("converters") if isinstance(spec, Call) else None
     if isinstance(converters, (list, tuple)):
-        names = {cls: short for short, cls in QUANTIZED.items()}
+        names = inverse(QUANTIZED)
         classes = [item.name.partition(".")[0] for item in converters if isinstance(item, Call)]
         values["model.converters"] = [names.get(cls, cls) for cls in classes]
     return values
@@ -188,9 +175,8 @@ def _read_optimizer(optimizer: Any) -> dict[str, object]:
         if "implementation" in given:
             values["optimizer.implementation"] = given["implementation"]
         for index, group in enumerate(groups[:-1]):
-            values[f"optimizer.param_groups.{index}"] = (
-                group.values.get("pattern") if isinstance(group, Call) else group
-            )
+            pattern = group.values.get("pattern") if isinstance(group, Call) else group
+            values[f"optimizer.param_groups.{index}"] = pattern
         given = dict(groups[-1].values.get("optimizer_kwargs") or {})
     if isinstance(betas := given.pop("betas", None), (tuple, list)) and len(betas) == 2:
         values |= {"optimizer.beta1": betas[0], "optimizer.beta2": betas[1]}
@@ -204,10 +190,9 @@ def _read_policy(policy: Any, stated: bool) -> dict[str, object]:
         return {}
     if policy is None:
         return {"activation_checkpoint.mode": "none"}
-    modes = {cls: mode for mode, cls in POLICIES.items()}
     name = policy.name if isinstance(policy, Call) else str(policy)
     rest = policy.flat("activation_checkpoint.") if isinstance(policy, Call) else {}
-    return {**rest, "activation_checkpoint.mode": modes.get(name, name)}
+    return {**rest, "activation_checkpoint.mode": inverse(POLICIES).get(name, name)}
 
 
 def _family(module: Module, where: str) -> str:
@@ -231,6 +216,5 @@ def _of_function(function: str, source: str) -> dict[str, object]:
 
 
 def _launched(text: str) -> int | None:
-    """Ranks of the launch line in the file's comment."""
     line = next((line.strip() for line in text.splitlines() if "torchrun " in line and "--nproc" in line), None)
     return ranks(read_words(line.partition("torchrun ")[2]), {}) if line else None

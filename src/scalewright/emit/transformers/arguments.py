@@ -3,15 +3,15 @@
 zero_stage 0       DDP, by torchrun           2, 3     fsdp, with or without resharding
 zero_stage 1       deepspeed                  tp, cp, dp_replicate     parallelism_config
 
-The script takes samples in the run's order, and sets the learning rate by the run's formula. Files are read
-as HfArgumentParser takes them: fsdp as true or in words (full_shard, shard_grad_op, hybrid_shard, offload),
-deepspeed as a JSON's name or content. Devices aren't in them, but for the sizes of parallelism_config: the
-launch line has them.
+The script takes samples in the run's order, and sets the learning rate by the run's formula. Files are read as
+HfArgumentParser takes them: fsdp as true or in words (full_shard, shard_grad_op, hybrid_shard, offload), deepspeed as a
+JSON's name or content. Devices aren't in them, but for the sizes of parallelism_config: the launch line has them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
@@ -20,6 +20,7 @@ from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
 from scalewright.emit.rules import Pair, Rule, Word, put
+from scalewright.emit.scripts import model as scripts
 from scalewright.emit.scripts.facts import (
     Facts,
     Sharding,
@@ -29,21 +30,10 @@ from scalewright.emit.scripts.facts import (
     take_sharding,
     take_states_offload,
 )
-from scalewright.emit.scripts.model import (
-    SCRIPT,
-    as_json,
-    linked,
-    masks_refused,
-    read_model,
-    render,
-    with_script,
-    write_config,
-)
 from scalewright.emit.settings import Settings
 from scalewright.emit.transformers.schedule import read_optimizer, read_schedule, write_optimizer, write_schedule
 from scalewright.spec.common.formatting import flat
 
-__all__ = ["read", "recognises", "write"]
 NUMBERS = (  # with what TrainingArguments has where a key is missing
     Word("optimizer.lr", "learning_rate", absent=5e-5),
     Word("optimizer.eps", "adam_epsilon", absent=1e-8),
@@ -106,7 +96,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     layout = run["layout"]
     devices = _read_sizes(foreign, layout)
     fit_batch(foreign, layout, devices)
-    read_model(foreign, "model_name_or_path", where, run)
+    scripts.read_model(foreign, "model_name_or_path", where, run)
     return foreign.reading("transformers", run)
 
 
@@ -184,7 +174,7 @@ def read_deepspeed(t: ForeignKeys, run: RunKeys, where: str) -> None:
     """ZeRO and offload of the JSON that `deepspeed` names or is; the rest of it is the Trainer's own."""
     if (value := t.take("deepspeed")) is None:
         return
-    document = linked(value, where)
+    document = scripts.linked(value, where)
     if document is None:
         t.refuse("deepspeed", "the file isn't in this configuration's folder: read it by itself")
         return
@@ -206,9 +196,7 @@ def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int | None:
     sizes = {name: whole_of(t.take(f"parallelism_config.{name}_size")) for name in SIZES}
     if all(size is None for size in sizes.values()):
         return None
-    devices = 1
     for name, size in sizes.items():
-        devices *= size or 1
         if size and size > 1 and name != "dp_shard":
             layout[OURS[name]] = size
     if sizes["dp_shard"] and sizes["dp_shard"] > 1 and not layout["zero_stage"]:
@@ -219,19 +207,24 @@ def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int | None:
         layout["cp_kind"] = "allgather"
     if layout.get("tp", 1) > 1:
         layout["sp"] = False
-    return devices
+    return prod(size or 1 for size in sizes.values())
 
 
 def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
-    network = write_config(s)
+    network = scripts.write_config(s)
     sharding = take_sharding(s, TITLE, CONTEXTS)
-    facts = {**take_facts(s, masks_refused(s)), **take_recompute(s)}
+    facts = {**take_facts(s, scripts.masks_refused(s)), **take_recompute(s)}
     precision = take_precision(s, TITLE)
     arguments = _arguments(s, facts, precision) | write_sharding(s, sharding, facts)
-    command = _command(s)
-    script = render("transformers", f=facts, command=command, sharding=sharding, precision=precision, **sharding.sizes)
-    files = with_script({FILE: as_json(arguments)}, script, network)
+    nodes, each = nodes_of(s.layout.devices)
+    where = f"--nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR " if nodes > 1 else ""
+    torchrun = f"torchrun {where}--nproc-per-node {each} {scripts.SCRIPT}"
+    command = torchrun if s.layout.devices > 1 else f"python {scripts.SCRIPT}"
+    script = scripts.render(
+        "transformers", f=facts, command=command, sharding=sharding, precision=precision, **sharding.sizes
+    )
+    files = scripts.with_script({FILE: scripts.as_json(arguments)}, script, network)
     return s.emitted(TITLE, "transformers", VERSION, files, command)
 
 
@@ -288,14 +281,6 @@ def write_deepspeed(s: Settings) -> dict[str, object]:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         config["zero_force_ds_cpu_optimizer"] = False
     return {"zero_optimization": zero, **config}
-
-
-def _command(s: Settings) -> str:
-    nodes, each = nodes_of(s.layout.devices)
-    if s.layout.devices == 1:
-        return f"python {SCRIPT}"
-    where = f"--nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR " if nodes > 1 else ""
-    return f"torchrun {where}--nproc-per-node {each} {SCRIPT}"
 
 
 def recognises(document: Any, text: str) -> bool:

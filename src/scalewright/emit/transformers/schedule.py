@@ -35,23 +35,21 @@ SHAPES = {
 def write_schedule(s: Settings, facts: Facts) -> Arguments:
     """lr_scheduler_type, its arguments and the warm-up."""
     kind, ratio, warmup = facts["kind"], facts["min_ratio"], facts["warmup"]
-    written: Arguments = {}
+    numbers: Arguments = {}
     if kind == "constant":
-        written["lr_scheduler_type"] = "constant_with_warmup" if warmup else "constant"
+        name = "constant_with_warmup" if warmup else "constant"
     elif kind == "wsd":
-        written["lr_scheduler_type"] = "warmup_stable_decay"
-        written["lr_scheduler_kwargs"] = {"num_decay_steps": facts["decay"], "min_lr_ratio": ratio,
-                                          "decay_type": "linear"}  # fmt: skip
+        name = "warmup_stable_decay"
+        numbers = {"num_decay_steps": facts["decay"], "min_lr_ratio": ratio, "decay_type": "linear"}
+    elif not ratio:
+        name = kind
     elif kind == "linear":
-        written["lr_scheduler_type"] = "polynomial" if ratio else "linear"
-        if ratio:
-            lowest = float(f"{s.values['optimizer.lr'] * ratio:.12g}")
-            written["lr_scheduler_kwargs"] = {"lr_end": lowest, "power": 1.0}
+        name = "polynomial"
+        numbers = {"lr_end": float(f"{s.values['optimizer.lr'] * ratio:.12g}"), "power": 1.0}
     else:
-        written["lr_scheduler_type"] = "cosine_with_min_lr" if ratio else "cosine"
-        if ratio:
-            written["lr_scheduler_kwargs"] = {"min_lr_rate": ratio}
-    return {**written, "warmup_steps": warmup}
+        name, numbers = "cosine_with_min_lr", {"min_lr_rate": ratio}
+    arguments = {"lr_scheduler_kwargs": numbers} if numbers else {}
+    return {"lr_scheduler_type": name, **arguments, "warmup_steps": warmup}
 
 
 def check_decay(s: Settings, facts: Facts, title: str) -> None:
@@ -65,15 +63,14 @@ def check_decay(s: Settings, facts: Facts, title: str) -> None:
 
 def write_optimizer(s: Settings, title: str) -> str:
     """The optimizer's name; what can't be said is reported."""
-    optimizer = s.optimizer
-    name = optimizer.name
+    name = s.optimizer.name
     if name in OPTIMIZERS:
         s.take("optimizer.name")
     elif name in SMALLER:
         s.nearly("optimizer.name", SMALLER[name], "its states are kept and rounded otherwise")
     else:
         s.drop("optimizer.name", f"{title} has no {name} for sharded matrices: AdamW in its place")
-    if optimizer.kept_momentum and name == "sgd":
+    if s.optimizer.kept_momentum and name == "sgd":
         s.drop("optimizer.momentum", f"{title}'s sgd is without momentum")
     else:
         s.take("optimizer.momentum")
@@ -86,11 +83,8 @@ def read_schedule(t: ForeignKeys, run: RunKeys, steps: int | None, name: str = "
     schedule: dict[str, object] = {"kind": SHAPES.get(kind, "cosine")}
     if kind not in SHAPES:
         t.refuse(name, "taken as cosine: this shape isn't here")
-    arguments = {
-        key.removeprefix("lr_scheduler_kwargs."): t.take(key)
-        for key in list(t.values)
-        if key.startswith("lr_scheduler_kwargs.")
-    }
+    section = "lr_scheduler_kwargs."
+    arguments = {key.removeprefix(section): t.take(key) for key in list(t.values) if key.startswith(section)}
     t.take("lr_scheduler_kwargs")
     schedule["warmup_steps"] = _warmup(t, steps)
     if kind == "constant":

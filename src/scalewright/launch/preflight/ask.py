@@ -41,13 +41,10 @@ def start_facts(
     place = place_of(environ, run)
     folder = run.folder if run is not None else Path()
     return Facts(
-        environ=environ,
-        place=place,
-        site=run.launch if run is not None else LaunchSpec(),
+        environ=environ, place=place, site=run.launch if run is not None else LaunchSpec(),
         run=None if run is None or meeting else run_facts(run, file),
-        machine=look(environ, place, None if meeting else folder),
-        gpus=gpus,
-    )
+        machine=look(environ, place, None if meeting else folder), gpus=gpus,
+    )  # fmt: skip
 
 
 def place_of(environ: Mapping[str, str], run: RunSpec | None) -> ProcessPlace:
@@ -64,15 +61,11 @@ def place_of(environ: Mapping[str, str], run: RunSpec | None) -> ProcessPlace:
     nodes = -(-source.world // per_node)
     whole_node = per_node == 1 and nodes > 1 and devices > source.world and devices % nodes == 0
     return ProcessPlace(
-        starter=source.starter.name,
-        rank=source.rank * (devices // nodes if whole_node else 1),
-        world=devices if whole_node else source.world,
-        nodes=nodes,
-        per_node=devices // nodes if whole_node else per_node,
-        address=host or "",
-        port=port,
+        starter=source.starter.name, rank=source.rank * (devices // nodes if whole_node else 1),
+        world=devices if whole_node else source.world, nodes=nodes,
+        per_node=devices // nodes if whole_node else per_node, address=host or "", port=port,
         store_is_up=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-    )
+    )  # fmt: skip
 
 
 def job_facts(job: LaunchJob, target: str, run: RunSpec) -> Facts:

@@ -1,8 +1,7 @@
 """Looks at this machine for the rules: limits, interfaces, ports, folders, cards. It changes nothing.
 
-Everything is read from the system in some milliseconds. What may hang (a name that has to be resolved, a
-folder of a dead file server) is asked in a thread that is left behind after a second or two; what can't be
-read is None.
+Everything is read from the system in some milliseconds. What may hang (a name that has to be resolved, a folder of a
+dead file server) is asked in a thread that is left behind after a second or two; what can't be read is None.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def look(
         shared_memory=_space(Path("/dev/shm")),
         temporary=_within(lambda: _space(Path(tempfile.gettempdir()))) if folder is not None else None,
         folder=_within(lambda: _folder(folder)) if folder is not None else None,
-        caches=_within(lambda: _caches(environ)) or {},
+        caches=_within(lambda: {name: _file_system(Path(environ[name])) for name in CACHES if environ.get(name)}) or {},
         clock=time.time(),
     )
 
@@ -116,7 +115,6 @@ def _interfaces() -> dict[str, Interface] | None:
 
 
 def _addresses(name: str) -> tuple[str, ...]:
-    """Of a host's name; empty where it has none."""
     try:
         entries = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
     except OSError:
@@ -140,7 +138,6 @@ def _taken(port: int) -> bool | None:
 
 
 def _cards(root: Path) -> dict[str, Card]:
-    """The network cards of RDMA (Linux)."""
     cards = {}
     for folder in sorted((root / "sys/class/infiniband").glob("*")):
         states = {path.parent.name: _words(path) for path in folder.glob("ports/*/state")}
@@ -220,11 +217,6 @@ def _folder(path: Path) -> Folder:
         inodes = Space(state.f_files, state.f_favail) if state.f_files else None
     writable = os.access(place, os.W_OK | os.X_OK)
     return Folder(str(place), _space(place), _file_system(place), inodes, writable)
-
-
-def _caches(environ: Mapping[str, str]) -> dict[str, str]:
-    """The kinds of file system that compilers' caches are on, by the variables that name them."""
-    return {name: _file_system(Path(environ[name])) for name in CACHES if environ.get(name)}
 
 
 def _file_system(path: Path) -> str:

@@ -205,6 +205,5 @@ def hosts_and_nodes(facts: Facts) -> RuleFailure | None:
     hosts, nodes = len(facts.site.hosts), facts.place.nodes
     if facts.place.target != "mpi" or not hosts or hosts >= nodes:
         return None
-    return RuleFailure(
-        f"{counted(hosts, 'hosts')} for {nodes} nodes", "launch.hosts", "name as many, or set launch.nodes"
-    )
+    what = f"{counted(hosts, 'hosts')} for {nodes} nodes"
+    return RuleFailure(what, "launch.hosts", "name as many, or set launch.nodes")

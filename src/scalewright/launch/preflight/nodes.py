@@ -84,8 +84,7 @@ alike("run-differs", "problem", "nodes read different runs", TRAINERS, lambda no
 @SUBJECT.rule("variables-differ", "warn", "nodes have different variables of NCCL or Gloo",
               "NCCL issue 626: the same variables on all ranks")  # fmt: skip
 def variables_differ(facts: Facts) -> RuleFailure | None:
-    names = sorted({name for node in facts.nodes for name in node.variables})
-    for name in names:
+    for name in sorted({name for node in facts.nodes for name in node.variables}):
         if name.endswith(("_IFNAME", "_HCA", "_FILE")):
             continue  # may well be of a node
         text = differing(facts.nodes, partial(_variable, name))

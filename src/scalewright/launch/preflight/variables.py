@@ -14,22 +14,14 @@ SUBJECT = Subject("variables")
 NCCL = "NCCL user guide, Environment Variables"
 TORCH_NCCL = "PyTorch docs, ProcessGroupNCCL Environment Variables"
 
-RENAMED = {
-    "NCCL_BLOCKING_WAIT": "TORCH_NCCL_BLOCKING_WAIT",
-    "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-    "NCCL_DESYNC_DEBUG": "TORCH_NCCL_DESYNC_DEBUG",
-    "NCCL_ENABLE_TIMING": "TORCH_NCCL_ENABLE_TIMING",
-}
+OLD = ("NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING")
+RENAMED = {name: f"TORCH_{name}" for name in OLD}
 UNREAD = {  # names that scripts set and no library reads -> what does it
-    "NCCL_TIMEOUT": "train.timeouts holds the seconds that ranks wait",
-    "NCCL_SOCKET_TIMEOUT": "train.timeouts holds the seconds that ranks wait",
-    "NCCL_IFNAME": "the name is NCCL_SOCKET_IFNAME",
-    "NCCL_SOCKET_IFACE": "the name is NCCL_SOCKET_IFNAME",
-    "NCCL_SOCKET_INTERFACE": "the name is NCCL_SOCKET_IFNAME",
+    **dict.fromkeys(("NCCL_TIMEOUT", "NCCL_SOCKET_TIMEOUT"), "train.timeouts holds the seconds that ranks wait"),
+    **dict.fromkeys(("NCCL_IFNAME", "NCCL_SOCKET_IFACE", "NCCL_SOCKET_INTERFACE"), "the name is NCCL_SOCKET_IFNAME"),
     "NCCL_IB_HCAS": "the name is NCCL_IB_HCA",
     "NCCL_DEBUG_LEVEL": "the name is NCCL_DEBUG",
-    "GLOO_IFNAME": "the name is GLOO_SOCKET_IFNAME",
-    "GLOO_INTERFACE": "the name is GLOO_SOCKET_IFNAME",
+    **dict.fromkeys(("GLOO_IFNAME", "GLOO_INTERFACE"), "the name is GLOO_SOCKET_IFNAME"),
 }
 OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
 WORKSPACES = (":4096:8", ":16:8")

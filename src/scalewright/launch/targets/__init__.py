@@ -15,19 +15,8 @@ from importlib import import_module
 from scalewright.launch.job import LaunchJob, Written
 from scalewright.spec.errors import unknown
 
-# target -> its module, imported when it is asked for
-TARGETS = {
-    "local": "scalewright.launch.targets.local",
-    "slurm": "scalewright.launch.targets.slurm",
-    "torchrun": "scalewright.launch.targets.torchrun",
-    "mpi": "scalewright.launch.targets.mpi",
-    "ssh": "scalewright.launch.targets.ssh",
-    "kubernetes": "scalewright.launch.targets.kubernetes",
-    "ray": "scalewright.launch.targets.ray",
-    "skypilot": "scalewright.launch.targets.skypilot",
-    "dstack": "scalewright.launch.targets.dstack",
-    "runpod": "scalewright.launch.targets.runpod",
-}
+NAMES = ("local", "slurm", "torchrun", "mpi", "ssh", "kubernetes", "ray", "skypilot", "dstack", "runpod")
+TARGETS = {name: f"scalewright.launch.targets.{name}" for name in NAMES}  # modules, imported when they are asked for
 
 
 def find_target(name: str) -> Callable[[LaunchJob], Written]:

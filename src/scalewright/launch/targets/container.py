@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -151,5 +150,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 def to_yaml(documents: Iterable[Mapping[str, Any]], comments: Iterable[str]) -> str:
     """Documents in the order of their keys, below comment lines; the same input gives the same bytes."""
-    dump = partial(yaml.dump, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
-    return commented(*comments) + "---\n".join(dump(dict(body)) for body in documents)
+    bodies = (
+        yaml.dump(dict(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110) for body in documents
+    )
+    return commented(*comments) + "---\n".join(bodies)

@@ -3,9 +3,8 @@
     one node    POST https://api.runpod.io/v2/pods       gpu: {id, count}
     several     POST https://api.runpod.io/v2/clusters   compute: {gpuTypeId, gpuCountPerPod, podCount}
 
-Keys as in RunPod's OpenAPI of its REST API v2 (beta), read 2026-11. RunPod starts a container again whenever
-it ends, and charges until the pod is deleted: so the container starts the ranks again after 75, and waits
-after anything else.
+Keys as in RunPod's OpenAPI of its REST API v2 (beta), read 2026-11. RunPod starts a container again whenever it ends,
+and charges until the pod is deleted: so the container starts the ranks again after 75, and waits after anything else.
 """
 
 from __future__ import annotations

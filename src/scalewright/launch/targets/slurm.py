@@ -59,7 +59,6 @@ def _options(job: LaunchJob) -> list[str]:
 
 
 def _cpus(job: LaunchJob) -> int | None:
-    """Cores of a task."""
     if job.site.cpus_per_rank is None:
         return None
     return job.site.cpus_per_rank * (job.per_node if job.site.agent == "torchrun" else 1)
@@ -76,7 +75,6 @@ def _meeting(job: LaunchJob) -> dict[str, Word]:
 
 
 def _start(job: LaunchJob) -> list[str]:
-    """srun, with what each of its tasks runs."""
     # With 1, srun would end those that are slower to leave after a save, and one that is killed on its way
     # out hides the others' 75. After a crash ranks miss each other and leave by themselves.
     srun = ["srun", "--kill-on-bad-exit=0"]

@@ -12,9 +12,7 @@ from scalewright.launch.targets.script import PORT, file_name, head, node_comman
 from scalewright.spec.common.shell import Expression, command
 from scalewright.spec.errors import UserError
 
-OF_SCHEDULERS = (
-    "partition", "account", "qos", "reservation", "constraint", "exclude", "memory", "gpu", "options",
-)  # fmt: skip
+OF_SCHEDULERS = ("partition", "account", "qos", "reservation", "constraint", "exclude", "memory", "gpu", "options")
 UNUSED = {
     "agent": "torchrun starts the ranks of its machine",
     **dict.fromkeys(OF_SCHEDULERS, "there is no scheduler"),

@@ -13,10 +13,9 @@ from scalewright.spec.hardware.devices import match_gpu
 
 GROUP = "accelerator"
 FIELDS = (
-    "name", "driver_version", "memory.total", "memory.used",
-    "persistence_mode", "ecc.mode.current", "ecc.errors.uncorrected.volatile.total", "mig.mode.current",
-    "temperature.gpu", "power.limit", "clocks_throttle_reasons.hw_slowdown",
-    "pcie.link.width.current", "pcie.link.width.max",
+    "name", "driver_version", "memory.total", "memory.used", "persistence_mode", "ecc.mode.current",
+    "ecc.errors.uncorrected.volatile.total", "mig.mode.current", "temperature.gpu", "power.limit",
+    "clocks_throttle_reasons.hw_slowdown", "pcie.link.width.current", "pcie.link.width.max",
 )  # fmt: skip
 # Findings by one field: its value, how bad that is, what it means, and the fix.
 STATES: dict[str, tuple[str, str, Severity, str, str]] = {
@@ -38,8 +37,7 @@ BASIC = 4  # the first of these, which every driver supports
 
 def query_nvidia(seconds: float = 2.0) -> list[dict[str, str]] | None:
     """nvidia-smi's fields of each GPU; None without it. Raises TimeoutExpired when the driver hangs."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    if (program := shutil.which("nvidia-smi")) is None:
         return None
     for fields in (FIELDS, FIELDS[:BASIC]):  # drivers rename fields now and then
         command = [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
@@ -69,19 +67,14 @@ def driver(gpus: list[dict[str, str]] | None) -> list[Finding]:
         return [Finding(GROUP, "driver", "warn", what, fix)]
     names = ", ".join(sorted({gpu["name"] for gpu in gpus}))
     first = gpus[0]
-    what = f"{len(gpus)} x {names}, driver {first['driver_version']}, {_mib(first['memory.total'])} each"
+    size = first["memory.total"]  # MiB
+    size = gib(float(size) * 2**20) if size.replace(".", "").isdigit() else size
+    what = f"{len(gpus)} x {names}, driver {first['driver_version']}, {size} each"
     findings = [Finding(GROUP, "driver", "ok", what, data={"gpus": gpus})]
     for name, (key, value, severity, meaning, fix) in STATES.items():
         if which := _which(gpus, key, value):
             findings.append(Finding(GROUP, name, severity, f"GPU {', '.join(which)} {meaning}", fix))
-    for check in (_errors, _width, _used):
-        if (finding := check(gpus)) is not None:
-            findings.append(finding)
-    return findings
-
-
-def _mib(text: str) -> str:
-    return gib(float(text) * 2**20) if text.replace(".", "").isdigit() else text
+    return findings + [finding for check in (_errors, _width, _used) if (finding := check(gpus)) is not None]
 
 
 def _which(gpus: list[dict[str, str]], key: str, value: str) -> list[str]:
@@ -101,8 +94,7 @@ def _errors(gpus: list[dict[str, str]]) -> Finding | None:
         what = f"uncorrected memory errors on GPU {counts}"
         fix = "take it out of service: results can be wrong (nvidia-smi -q -d ECC)"
         return Finding(GROUP, "ecc", "problem", what, fix)
-    off = _which(gpus, "ecc.mode.current", "disabled")
-    if off:
+    if off := _which(gpus, "ecc.mode.current", "disabled"):
         what = f"error correction is off on GPU {', '.join(off)}: a flipped bit goes unnoticed"
         return Finding(GROUP, "ecc", "note", what, "sudo nvidia-smi -e 1, and restart, for long runs")
     on = _which(gpus, "ecc.mode.current", "enabled")
@@ -111,22 +103,18 @@ def _errors(gpus: list[dict[str, str]]) -> Finding | None:
 
 def _width(gpus: list[dict[str, str]]) -> Finding | None:
     now, most = "pcie.link.width.current", "pcie.link.width.max"
-    narrow = [
-        str(i)
-        for i, gpu in enumerate(gpus)
-        if gpu[now].isdigit() and gpu[most].isdigit() and int(gpu[now]) < int(gpu[most])
-    ]
+    widths = {str(index): (gpu[now], gpu[most]) for index, gpu in enumerate(gpus)}
+    known = {index: pair for index, pair in widths.items() if all(map(str.isdigit, pair))}
+    narrow = [index for index, (lanes, possible) in known.items() if int(lanes) < int(possible)]
     if not narrow:
         return None
     first = gpus[int(narrow[0])]
     what = f"GPU {', '.join(narrow)} has fewer PCIe lanes than it could ({first[now]} of {first[most]})"
-    fix = "use a full slot, or reseat the card, if copies to the GPU are slow"
-    return Finding(GROUP, "pcie", "note", what, fix)
+    return Finding(GROUP, "pcie", "note", what, "use a full slot, or reseat the card, if copies to the GPU are slow")
 
 
 def _used(gpus: list[dict[str, str]]) -> Finding | None:
-    busy = _above(gpus, "memory.used", 1024)
-    if not busy:
+    if not (busy := _above(gpus, "memory.used", 1024)):
         return None
     sizes = ", ".join(f"{index} ({gib(mib * 2**20)})" for index, mib in busy.items())
     what = f"memory of GPU {sizes} is in use already"
@@ -147,8 +135,7 @@ def torch_devices(torch: Any | None, gpus: list[dict[str, str]] | None, environ:
         if hidden is not None and hidden.strip() in {"", "-1"}:
             return [Finding(GROUP, "devices", "problem", what, "CUDA_VISIBLE_DEVICES hides them: unset it")]
         if torch.version.cuda is None and torch.version.hip is None:
-            fix = "it is the CPU build: install torch with CUDA"
-            return [Finding(GROUP, "devices", "problem", what, fix)]
+            return [Finding(GROUP, "devices", "problem", what, "it is the CPU build: install torch with CUDA")]
         fix = f"it needs a driver for CUDA {torch.version.cuda}: update the driver, or take an older build"
         return [Finding(GROUP, "devices", "problem", what, fix)]
     return [Finding(GROUP, "devices", "note", "no GPU that torch can use: training runs on the CPU")]

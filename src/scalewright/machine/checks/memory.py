@@ -18,18 +18,14 @@ SMALL_SHARED = 2**30  # containers start with 64 MiB; NCCL and data workers pass
 def memory(processor: Processor) -> Finding:
     """How much there is, how much is free, and what a container allows."""
     free, usable = processor.memory_available_bytes, processor.usable_memory_bytes
-    data = {
-        "memory_bytes": processor.memory_bytes,
-        "available_bytes": free,
-        "limit_bytes": processor.memory_limit_bytes,
-    }
-    what = f"{gib(free)} free of {gib(processor.memory_bytes)}"
-    if processor.memory_limit_bytes is not None:
+    total, limit = processor.memory_bytes, processor.memory_limit_bytes
+    data = {"memory_bytes": total, "available_bytes": free, "limit_bytes": limit}
+    what = f"{gib(free)} free of {gib(total)}"
+    if limit is not None:
         what += f"; a container's limit of {gib(usable)} ends a process that passes it"
         return Finding(GROUP, "memory", "note", what, "raise the limit, or plan for it", data)
-    if free < 0.1 * processor.memory_bytes or free < 2**30:
-        fix = "stop what else runs: a run that meets the end is killed"
-        return Finding(GROUP, "memory", "warn", what, fix, data)
+    if free < 0.1 * total or free < 2**30:
+        return Finding(GROUP, "memory", "warn", what, "stop what else runs: a run that meets the end is killed", data)
     return Finding(GROUP, "memory", "ok", what, data=data)
 
 
@@ -39,8 +35,7 @@ def swap() -> Finding:
 
     usage = psutil.swap_memory()
     if not usage.total:
-        what = "no swap: a run that needs more memory fails at once, and says so"
-        return Finding(GROUP, "swap", "ok", what)
+        return Finding(GROUP, "swap", "ok", "no swap: a run that needs more memory fails at once, and says so")
     what = f"{gib(usage.used)} of {gib(usage.total)} swap in use"
     if usage.used > 0.25 * usage.total:
         fix = "free memory first, or turn it off while training: sudo swapoff -a"
@@ -59,8 +54,7 @@ def shared_memory(path: Path = Path("/dev/shm")) -> Finding:
         fix = "start the container with --shm-size=8g or --ipc=host"
         return Finding(GROUP, "shared memory", "warn", what, fix, data)
     if free < SMALL_SHARED // 4:
-        fix = f"remove what ended processes left in {path}"
-        return Finding(GROUP, "shared memory", "warn", what, fix, data)
+        return Finding(GROUP, "shared memory", "warn", what, f"remove what ended processes left in {path}", data)
     return Finding(GROUP, "shared memory", "ok", what, data=data)
 
 

@@ -45,8 +45,7 @@ def interface_of(addresses: list[str]) -> tuple[str, str] | None:
 
 def hostname(environ: Mapping[str, str]) -> Finding:
     """Whether the host's name resolves to an address of its own, and to which interface that belongs."""
-    chosen = environ.get("GLOO_SOCKET_IFNAME")
-    if chosen:
+    if chosen := environ.get("GLOO_SOCKET_IFNAME"):
         what = f"GLOO_SOCKET_IFNAME={chosen} decides; the host's name doesn't matter"
         return Finding(GROUP, "gloo interface", "ok", what)
     name = socket.gethostname()
@@ -54,10 +53,8 @@ def hostname(environ: Mapping[str, str]) -> Finding:
     try:
         addresses = resolve(name)
     except OSError as error:
-        what = f"the host's name '{name}' doesn't resolve: {error}"
-        return Finding(GROUP, "gloo interface", "warn", what, fix)
-    match = interface_of(addresses)
-    if match is None:
+        return Finding(GROUP, "gloo interface", "warn", f"the host's name '{name}' doesn't resolve: {error}", fix)
+    if (match := interface_of(addresses)) is None:
         # 127.0.1.1 is Debian's entry for the host's own name: on the loopback interface, listed nowhere.
         if all(address.startswith("127.") for address in addresses):
             return _loopback_only(name, addresses[0])
@@ -104,16 +101,14 @@ def loopback() -> Finding:
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(1)
-            port = server.getsockname()[1]
-            client = socket.create_connection(("127.0.0.1", port), timeout=1)
+            client = socket.create_connection(("127.0.0.1", server.getsockname()[1]), timeout=1)
             with client, server.accept()[0] as accepted:
                 client.sendall(b"x")
                 accepted.settimeout(1)
                 arrived = accepted.recv(1) == b"x"
     except OSError as error:
         fix = "allow connections to 127.0.0.1 in the firewall or sandbox: local workers need them"
-        what = f"no port of 127.0.0.1 can be opened and reached: {error}"
-        return Finding(GROUP, "loopback", "problem", what, fix)
+        return Finding(GROUP, "loopback", "problem", f"no port of 127.0.0.1 can be opened and reached: {error}", fix)
     if not arrived:
         what = "what is sent over 127.0.0.1 doesn't arrive"
         return Finding(GROUP, "loopback", "problem", what, "check the firewall")
@@ -145,6 +140,6 @@ def infiniband(root: Path = Path("/")) -> Finding | None:
     what = f"{len(ports) - len(down)} of {len(ports)} InfiniBand ports active"
     if down:
         names = ", ".join(path.parts[-4] for path in down[:4])
-        what = f"{what}; down: {names}"
+        what += f"; down: {names}"
         return Finding(GROUP, "infiniband", "warn", what, "check cables and subnet manager (ibstat)")
     return Finding(GROUP, "infiniband", "ok", what)

@@ -18,15 +18,8 @@ def cores(processor: Processor) -> Finding:
     """The cores that there are, and those that this process may use."""
     flags = ", ".join(processor.flags) or "no wide instruction sets seen"
     usable, all_of_them = processor.usable_cores, processor.logical_cores
-    data = {
-        "model": processor.model,
-        "logical_cores": all_of_them,
-        "physical_cores": processor.physical_cores,
-        "usable_cores": usable,
-        "quota_cores": processor.quota_cores,
-        "flags": list(processor.flags),
-        "numa_nodes": processor.numa_nodes,
-    }
+    keys = ("model", "logical_cores", "physical_cores", "usable_cores", "quota_cores", "flags", "numa_nodes")
+    data = {key: getattr(processor, key) for key in keys} | {"flags": list(processor.flags)}
     what = f"{processor.model}: {usable} of {all_of_them} cores usable; {flags}"
     if usable == all_of_them:
         return Finding(GROUP, "cores", "ok", what, data=data)
@@ -40,10 +33,7 @@ def cores(processor: Processor) -> Finding:
 def threads(
     processor: Processor, environ: Mapping[str, str], torch_threads: int | None, others: float | None = None
 ) -> list[Finding]:
-    """Threads of all local workers against cores: too many are far worse than too few.
-
-    `others`: cores that other work keeps busy (`machine/load.py`, whose advice a run gives, too).
-    """
+    """Threads of all local workers against cores: too many are far worse than too few. `others`: cores others take."""
     usable = processor.usable_cores
     findings: list[Finding] = []
     wanted: dict[str, int] = {}
@@ -102,9 +92,8 @@ def clocks(root: Path = Path("/")) -> Finding:
         return Finding(GROUP, "clocks", "note", what)
     name = ", ".join(sorted(governors))
     if governors & {"powersave", "conservative"}:
-        fix = "sudo cpupower frequency-set -g performance"
         what = f"frequency governor {name}{speed}: the clock may lag behind bursts"
-        return Finding(GROUP, "clocks", "note", what, fix)
+        return Finding(GROUP, "clocks", "note", what, "sudo cpupower frequency-set -g performance")
     return Finding(GROUP, "clocks", "ok", f"frequency governor {name}{speed}")
 
 
@@ -113,14 +102,14 @@ def load(processor: Processor, others: float | None = None) -> Finding | None:
     import psutil  # late: what it imports differs from system to system
 
     average = psutil.getloadavg()[0]
+    cores, what = processor.logical_cores, f"load {average:.1f} on {processor.logical_cores} cores"
     data = {"load_1_minute": round(average, 2), "others_busy_cores": others and round(others, 2)}
-    if others is not None and others > 0.25 * processor.logical_cores:
-        what = f"others keep {others:.1f} of {processor.logical_cores} cores busy: timings vary"
-        return Finding(GROUP, "load", "note", what, "stop what else runs before you measure", data)
-    if others is None and average > 0.5 * processor.logical_cores:
-        what = f"load {average:.1f} on {processor.logical_cores} cores: others are at work, and timings vary"
-        return Finding(GROUP, "load", "note", what, "stop what else runs before you measure", data)
-    return Finding(GROUP, "load", "ok", f"load {average:.1f} on {processor.logical_cores} cores", data=data)
+    if (others is None and average <= 0.5 * cores) or (others is not None and others <= 0.25 * cores):
+        return Finding(GROUP, "load", "ok", what, data=data)
+    what = f"{what}: others are at work, and timings vary"
+    if others is not None:
+        what = f"others keep {others:.1f} of {cores} cores busy: timings vary"
+    return Finding(GROUP, "load", "note", what, "stop what else runs before you measure", data)
 
 
 def steal() -> Finding | None:

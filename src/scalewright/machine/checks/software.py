@@ -12,9 +12,16 @@ from scalewright.spec.errors import Finding, install
 
 GROUP = "software"
 PACKAGES = (
-    "scalewright", "numpy", "pydantic", "torch", "safetensors", "tokenizers", "pyarrow", "transformers",
+    "scalewright",
+    "numpy",
+    "pydantic",
+    "torch",
+    "safetensors",
+    "tokenizers",
+    "pyarrow",
+    "transformers",
     "mlflow",
-)  # fmt: skip
+)
 OLDEST_TORCH = (2, 11)
 TRAINING = ("torch", "safetensors", "tokenizers", "pyarrow")
 
@@ -75,18 +82,12 @@ def backends(torch: Any | None) -> Finding | None:
     if not distributed.is_available():
         what = "this torch has no distributed package"
         return Finding(GROUP, "distributed", "warn", what, "install another build of torch")
-    there = {
-        "gloo": distributed.is_gloo_available(),
-        "nccl": distributed.is_nccl_available(),
-        "mpi": distributed.is_mpi_available(),
-    }
+    there = {name: getattr(distributed, f"is_{name}_available")() for name in ("gloo", "nccl", "mpi")}
     names = ", ".join(name for name, present in there.items() if present) or "none"
     if not there["gloo"]:
-        what = f"backends: {names}; Gloo is missing"
         fix = "install a build of torch with Gloo: control messages use it"
-        return Finding(GROUP, "distributed", "problem", what, fix, there)
+        return Finding(GROUP, "distributed", "problem", f"backends: {names}; Gloo is missing", fix, there)
     if torch.cuda.is_available() and not there["nccl"]:
         what = f"backends: {names}; GPUs without NCCL"
-        fix = "install a build of torch with NCCL (Linux)"
-        return Finding(GROUP, "distributed", "warn", what, fix, there)
+        return Finding(GROUP, "distributed", "warn", what, "install a build of torch with NCCL (Linux)", there)
     return Finding(GROUP, "distributed", "ok", f"backends: {names}", data=there)

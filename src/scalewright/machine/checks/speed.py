@@ -15,11 +15,9 @@ GROUP = "speed"
 
 def main_device(torch: Any | None) -> str:
     """Where a run would compute: cuda:0, mps or cpu."""
-    if torch is not None and torch.cuda.is_available():
-        return "cuda:0"
-    if torch is not None and torch.backends.mps.is_available():
-        return "mps"
-    return "cpu"
+    if torch is None:
+        return "cpu"
+    return "cuda:0" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def matmul(torch: Any | None, device: str) -> list[Finding]:
@@ -30,8 +28,7 @@ def matmul(torch: Any | None, device: str) -> list[Finding]:
         known = match_gpu(facts.name, facts.total_memory)
     findings = []
     for precision in ("fp32", "bf16"):
-        measured = matmul_rate(precision, device, seconds=0.2)
-        if measured is None:
+        if (measured := matmul_rate(precision, device, seconds=0.2)) is None:
             continue
         what = f"{metric(measured.per_s, 'FLOP/s')} in {precision}"
         peak = known.peak(precision) if known else None
@@ -43,13 +40,11 @@ def matmul(torch: Any | None, device: str) -> list[Finding]:
 
 def copies(device: str) -> Finding:
     measured = copy_rate(device, seconds=0.1)
-    what = f"{metric(measured.per_s, 'B/s')} ({measured.how})"
-    return Finding(GROUP, "copy", "ok", what, data=asdict(measured))
+    return Finding(GROUP, "copy", "ok", f"{metric(measured.per_s, 'B/s')} ({measured.how})", data=asdict(measured))
 
 
 def bf16(device: str) -> Finding:
     """The precision that `precision: auto` means here, and why."""
-    speeds = compare_bf16(device, seconds=0.3)
-    if speeds is None:
+    if (speeds := compare_bf16(device, seconds=0.3)) is None:
         return Finding(GROUP, "bf16", "note", "bf16 cannot be measured here: precision auto means fp32")
     return Finding(GROUP, "bf16", "ok", speeds.describe(), data=speeds.dump())

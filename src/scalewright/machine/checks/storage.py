@@ -25,8 +25,7 @@ def space(folder: Path) -> Finding:
     if free < 2**30:
         return Finding(GROUP, "space", "problem", what, "free some, or set out_dir elsewhere", data)
     if free < 10 * 2**30:
-        fix = "enough for about 0.8e9 parameters a checkpoint at most"
-        return Finding(GROUP, "space", "warn", what, fix, data)
+        return Finding(GROUP, "space", "warn", what, "enough for about 0.8e9 parameters a checkpoint at most", data)
     return Finding(GROUP, "space", "ok", what, data=data)
 
 
@@ -36,8 +35,7 @@ def write_speed(folder: Path, seconds: float = 0.4) -> list[Finding]:
         handle, name = tempfile.mkstemp(prefix=".scalewright-doctor-", dir=folder)
     except OSError as error:
         what = f"cannot write to {folder.resolve()}: {error.strerror or error}"
-        fix = "choose a folder that you may write to (out_dir)"
-        return [Finding(GROUP, "write speed", "problem", what, fix)]
+        return [Finding(GROUP, "write speed", "problem", what, "choose a folder that you may write to (out_dir)")]
     block, written, start = os.urandom(BLOCK), 0, time.perf_counter()
     try:
         with os.fdopen(handle, "wb") as file:
@@ -83,7 +81,7 @@ def file_system(folder: Path) -> Finding | None:
         fix = "keep token shards on a local disk; checkpoints may stay"
         return Finding(GROUP, "file system", "note", what + ", over the network", fix)
     if nearest.fstype.lower() in {"tmpfs", "ramfs"}:
-        what = what + ": it is memory, and gone after a restart"
+        what += ": it is memory, and gone after a restart"
         return Finding(GROUP, "file system", "warn", what, "set out_dir elsewhere")
     return Finding(GROUP, "file system", "ok", what)
 

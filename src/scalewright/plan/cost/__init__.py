@@ -10,7 +10,7 @@ transfers  volumes.py             what a rank sends in a step (padded.py), by ax
                                   usual_volumes.py: of other trainers
            links.py               their seconds
            price_list.py          both by kind of device, and launches; cpu.py: processes of one machine
-a step     timeline.py            microbatch.py, pipeline.py, data_parallel.py, optimizer.py; band.py
+a step     timeline.py            microbatch.py, pipeline.py, optimizer.py
 memory     memory.py              states.py, activations.py; what is called memory, and how sure
            own_memory.py          the same of this package's trainer, moment by moment
 """

@@ -32,8 +32,7 @@ def under_way(table: Table, rank: np.ndarray) -> np.ndarray:
     p, v, m = table.pp, table.virtual_stages, table.accumulation
     held = np.ones(len(table))
     for index in np.unique(table.schedule):
-        alive = KINDS[SCHEDULES[index]].alive(p, v, m, rank)
-        held = np.where((table.schedule == index) & (p > 1), alive, held)
+        held = np.where((table.schedule == index) & (p > 1), KINDS[SCHEDULES[index]].alive(p, v, m, rank), held)
     return held
 
 
@@ -52,8 +51,7 @@ def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     # what recomputed parts keep in 8 bits is counted with them
     freed = works.parts - narrow[:, None] * halves[:, :REST]
     freed[:, PARTS.index("experts")] -= first
-    whole = none + (scores + masks)[u]
-    inside = none + masks[u]
+    whole, inside = none + (scores + masks)[u], none + masks[u]
     full = kept.full[u] / np.where((at.trainer.partitions > 0) & (table.sp <= 0), table.tp, 1.0)
     kinds: dict[str, Callable[[], np.ndarray]] = {
         "core": lambda: inside,

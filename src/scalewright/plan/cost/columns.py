@@ -52,17 +52,13 @@ def places(table: Table) -> tuple[PipelineRank, PipelineRank, PipelineRank]:
 
     With two ranks there is none between: the fullest is one of them without its end, which is never worse.
     """
-    p = table.pp
+    p, blocks = table.pp, table.stages
     single, folded, ways = p == 1, table.schedules("folded"), table.schedules("both_ways")
-    share = np.where(ways & ~single, 0.5, 1.0)
-    alone = single.astype(float)
-    blocks = table.stages
+    share, alone = np.where(ways & ~single, 0.5, 1.0), single.astype(float)
     return (
         PipelineRank(blocks[:, 4], blocks[:, 0], alone, alone),
-        PipelineRank(np.zeros_like(p), blocks[:, 1], share, np.where(single | folded, share, 0.0)),
-        PipelineRank(
-            p - 1, blocks[:, 2], np.where(single | ways, share, 0.0), np.where(single | ways | ~folded, share, 0.0)
-        ),
+        PipelineRank(np.zeros_like(p), blocks[:, 1], share, (single | folded) * share),
+        PipelineRank(p - 1, blocks[:, 2], (single | ways) * share, (single | ways | ~folded) * share),
     )
 
 
@@ -93,8 +89,7 @@ class Columns:
     def kept(self, region: int, what: KeptKind = "none") -> np.ndarray:
         """Bytes that a region keeps of a micro-batch."""
         if (region, what) not in self._kept:
-            bytes_of_units = self.facts.works.kept[:, region, RegionKept._fields.index(what)]
-            self._kept[region, what] = bytes_of_units[self.table.unit]
+            self._kept[region, what] = self.facts.works.kept[:, region, RegionKept._fields.index(what)][self.table.unit]
         return self._kept[region, what]
 
     @cached_property
@@ -135,10 +130,7 @@ class Columns:
 
     @cached_property
     def budget(self) -> tuple[np.ndarray, np.ndarray]:
-        """Under a budget: bytes that an average block keeps, and the share of its FLOPs that runs again.
-
-        Rows with no budget get zeros.
-        """
+        """Bytes that an average block keeps under a budget, and the share of its FLOPs that runs again; else 0."""
         t = self.table
         kept, again = np.zeros(len(t)), np.zeros(len(t))
         for row in np.flatnonzero(t.recompute == RECOMPUTE.index("budget")):
@@ -163,14 +155,12 @@ class Columns:
     def rerun(self) -> np.ndarray:
         """The share of the blocks whose whole forward runs again in the backward."""
         kind, c = self.table.recompute, self.c
-        whole = np.array([float(name == "full") for name in RECOMPUTE])
-        shares = np.where(kind == RECOMPUTE.index("share"), self.table.share, whole[kind])
+        shares = np.where(kind == RECOMPUTE.index("share"), self.table.share, kind == RECOMPUTE.index("full"))
         if (policy := kind == RECOMPUTE.index("policy")).any():
-            compiled = self.trainer.kernels == KERNELS.index("xla")
-            kept = np.where(compiled, c["recompute.policy"], c["recompute.ops"])
+            kept = np.where(self.trainer.kernels == KERNELS.index("xla"), c["recompute.policy"], c["recompute.ops"])
             shares = np.where(policy, kept, shares)
-        if (kind == RECOMPUTE.index("budget")).any():
-            shares = np.where(kind == RECOMPUTE.index("budget"), self.budget[1], shares)
+        if (budget := kind == RECOMPUTE.index("budget")).any():
+            shares = np.where(budget, self.budget[1], shares)
         return np.asarray(shares)
 
     @cached_property

@@ -4,9 +4,8 @@
     a micro-batch   Python around every operator; twice through autograd where the backward is split
     a step          AdamW over a shard, adding gradients up, reports, what every step costs
 
-Gloo works on the cores that compute, so that nothing hides behind anything. More processes than cores take
-turns: what all compute at once takes `crowd` = processes · threads / cores times as long. Operators:
-cpu_kernels.py.
+Gloo works on the cores that compute, so that nothing hides behind anything. More processes than cores take turns: what
+all compute at once takes `crowd` = processes · threads / cores times as long. Operators: cpu_kernels.py.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from scalewright.plan.cost.cpu_kernels import unit_seconds
 from scalewright.plan.cost.links import groups
 from scalewright.plan.cost.optimizer import products, way
 from scalewright.plan.cost.table import RECOMPUTE
+from scalewright.plan.cost.usual_volumes import numbers
 from scalewright.plan.curves import curves_of
 from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.volumes import Transfer
@@ -131,18 +131,15 @@ class Cpu:
         """Python around every operator, and around each of its steps in selective recomputation."""
         t, c = self.at.table, self.at.c
         call = (c["cpu.call"] + t.schedules("splits") * c["cpu.split"]) / self.curves.share
-        watched = c["cpu.watched"] * self.curves("watched", 1.0)
-        call = call + (t.recompute == RECOMPUTE.index("selective")) * watched
+        call = call + (t.recompute == RECOMPUTE.index("selective")) * (c["cpu.watched"] * self.curves("watched", 1.0))
         return np.asarray(blocks * self.operators * call)
 
     def update(self) -> np.ndarray:
         """AdamW over this rank's shard, as the probe timed it, and new copies in 16 bits."""
-        held = self.at.shares
-        ranks = np.where(self.at.table.zero_stage >= 1, np.maximum(held.shard, 1.0), 1.0)
-        shard = (held.dense + held.expert) / ranks
+        shard = numbers(self.at)
         copies = np.where(self.narrow, self._pass(shard, "add"), 0.0)
         update = self._pass(shard, "optimizer") * self.at.trainer.update_on_host
-        matrices = self.crowd * products(self.at) + way(self.at, self.network)
+        matrices = self.crowd * products(self.at) + way(self.at, self.network.all_to_all)
         return np.asarray(self.crowd * (update + copies) + matrices)
 
     def fixed(self) -> np.ndarray:
@@ -156,5 +153,4 @@ class Cpu:
         return np.asarray(self.crowd * (adds + self.at.c["cpu.step"] / self.curves.share) + report)
 
     def _pass(self, elements: np.ndarray, what: str) -> np.ndarray:
-        """Seconds of a pass over so many numbers."""
         return np.asarray(np.where(elements > 0, self.curves(what, elements), 0.0))

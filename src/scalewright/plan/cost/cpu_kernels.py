@@ -57,7 +57,6 @@ def unit_seconds(model: ModelSpec, sizes: Sizes, precision: str, timings: Timing
 
 
 def _operator(model: ModelSpec, o: Operator, curves: Curves, precision: str) -> tuple[float, float]:
-    """Seconds of an operator's forward and backward."""
     if o.kind == "attention":
         return _attention(o, curves, precision, "forward"), _attention(o, curves, precision, "backward")
     kind: str = o.kind
@@ -73,7 +72,7 @@ def _operator(model: ModelSpec, o: Operator, curves: Curves, precision: str) -> 
     back = size
     if o.kind == "embedding":
         back = sum(weight.size for weight in o.weights) * (FP32 if precision == "fp32" else 2.0)
-    return (float(curves(kind, size, "forward", precision)), float(curves(kind, back, "backward", precision)))
+    return float(curves(kind, size, "forward", precision)), float(curves(kind, back, "backward", precision))
 
 
 def _attention(o: Operator, curves: Curves, precision: str, phase: str) -> float:

@@ -1,15 +1,13 @@
 """A table priced: time and memory of every row, in one pass over arrays; the door to all formulas.
 
-requests --> Prepared (nothing in it depends on a constant) --> Outcome: Step, Memory
-
-How sure a prediction is: a spread around its median that grows with what is unknown or out of range.
+    requests --> Prepared (nothing in it depends on a constant) --> Outcome: Step, Memory
 
     log seconds ~ normal(log p50, s)        p10, p90 = p50 · exp(-+1.2816 s)
     s^2 = base^2 + sum over what makes this row uncertain (band.* in plan/data/constants.yaml)
 
-unknown trainer · a trainer that was never measured · recomputation that nobody stated · no layout at all ·
-a batch or a shape that had to be assumed · experts · time that waits for the host or for links between
-nodes · a device, or a generation of devices, that was never measured.
+Uncertain: an unknown trainer · one that was never measured · recomputation that nobody stated · no layout at all · a
+batch or a shape that had to be assumed · experts · time that waits for the host or for links between nodes · a device,
+or a generation of devices, that was never measured.
 """
 
 from __future__ import annotations
@@ -33,6 +31,13 @@ from scalewright.spec.hardware.device_families import Family
 from scalewright.spec.hardware.devices import load_device
 
 LADDER = ("none", "core")  # what a trainer's recipe turns on, in order, until the run fits; then see _least
+# Assumptions that move the time much: layout, batch, shape
+HEAVY = ("tp ", "pp ", "mbs ", "gbs ", "shape ", "layers ", "layout", "seq ", "heads ")
+# Devices with step times in data/measured_runs.csv; a test compares.
+MEASURED_DEVICES = frozenset({
+    "a100-sxm-40", "a100-sxm-80", "b200-sxm", "gb200-nvl72", "gb300-nvl72", "h100-sxm", "tpu-v4p", "tpu-v5e",
+    "tpu-v5p", "tpu-v6e", "v100-sxm2-32",
+})  # fmt: skip
 
 
 @dataclass
@@ -56,8 +61,7 @@ class Outcome:
 def prepare(requests: Sequence[Request], c: Constants | None = None) -> Prepared:
     """The table of these requests; a run that doesn't state its recomputation gets the least that fits."""
     built = table(requests)
-    facts = unit_facts(built.units)
-    unknown = built.recompute == RECOMPUTE.index("unknown")
+    facts, unknown = unit_facts(built.units), built.recompute == RECOMPUTE.index("unknown")
     if unknown.any():
         built = replace(built, recompute=_least(built, facts, unknown, c or constants()))
     return Prepared(built, facts, flatten(built.units, facts), unknown)
@@ -82,8 +86,8 @@ def evaluate_memory(prepared: Prepared, c: Constants) -> Memory:
 def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.ndarray:
     """The first rung of the ladder on which a row fits.
 
-    The last rung is whole blocks, or what the trainer's generation does instead: Megatron's recipes of
-    2024 and later rebuild some modules, XLA keeps what a policy says.
+    The last rung is whole blocks, or what the trainer's generation does instead: Megatron's recipes of 2024 and later
+    rebuild some modules, XLA keeps what a policy says.
     """
     trainer = facts.trainers.take(built.unit)
     kernels = trainer.kernels
@@ -97,13 +101,6 @@ def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.
     return np.where(open_rows, last, chosen)
 
 
-# Devices with step times in data/measured_runs.csv; a test compares.
-MEASURED_DEVICES = frozenset({
-    "a100-sxm-40", "a100-sxm-80", "b200-sxm", "gb200-nvl72", "gb300-nvl72", "h100-sxm", "tpu-v4p", "tpu-v5e",
-    "tpu-v5p", "tpu-v6e", "v100-sxm2-32",
-})  # fmt: skip
-
-
 def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c: Constants) -> np.ndarray:
     """The standard deviation of log seconds, a number a row."""
     at, parts, seconds = outcome.step.at, outcome.step.parts, outcome.step.seconds
@@ -112,9 +109,8 @@ def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c
     timed = np.array([request.chip.timings is not None for request in requests])  # its own probe says enough
     never = (known > 0) & (at.trainer.measured == 0) & ~timed
     siblings = np.array([request.chip.name not in MEASURED_DEVICES for request in requests])
-    measured = _measured_kernels()
-    strange = np.array([request.chip.family.kernels not in measured for request in requests])
-    guesses = np.array([_guesses(request.assumed) for request in requests], dtype=float)
+    strange = np.array([request.chip.family.kernels not in _measured_kernels() for request in requests])
+    guesses = np.array([sum(line.startswith(HEAVY) for line in r.assumed) for r in requests], dtype=float)
     square = (
         c["band.base"] ** 2
         + (c["band.trainer"] * (1 - known)) ** 2
@@ -127,20 +123,13 @@ def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c
         + (c["band.device"] * strange * ~timed) ** 2
         + (c["band.sibling"] * siblings * ~timed) ** 2
     )
-    result: np.ndarray = np.sqrt(square)
-    return result
+    return np.asarray(np.sqrt(square))
 
 
 @lru_cache(maxsize=1)
 def _measured_kernels() -> frozenset[Family]:
     """The families whose constants were fitted on, or compared with, step times of some device."""
     return frozenset(load_device(name).resolved_family.kernels for name in MEASURED_DEVICES)
-
-
-def _guesses(assumed: Sequence[str]) -> int:
-    """How many of the assumptions move the time much: layout, batch, shape."""
-    heavy = ("tp ", "pp ", "mbs ", "gbs ", "shape ", "layers ", "layout", "seq ", "heads ")
-    return sum(line.startswith(heavy) for line in assumed)
 
 
 def quantiles(seconds: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

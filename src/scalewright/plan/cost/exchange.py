@@ -74,24 +74,15 @@ def context_parallel(at: PricedColumns, prices: PriceList) -> np.ndarray:
 def expert_rank(at: Columns, sparse: SparseBlocks) -> ExpertRank:
     """The numbers of a rank with these blocks that spec/expert_volumes.py asks for."""
     t = at.table
-    return ExpertRank(
-        ep=t.ep,
-        etp=t.etp,
-        experts=sparse.experts,
-        blocks=sparse.blocks,
-        rerun=sparse.rerun,
-        accumulation=t.accumulation,
-        rows=_routed(at),
-        tp=t.tp,
-        cp=t.cp,
-    )
+    sizes = {name: getattr(t, name) for name in ("ep", "etp", "tp", "cp", "accumulation")}
+    blocks = {name: getattr(sparse, name) for name in ("experts", "blocks", "rerun")}
+    return ExpertRank(**sizes, **blocks, rows=_routed(at))
 
 
 def beside_experts(at: Columns) -> np.ndarray:
     """Whether shared experts compute while rows travel (spec/expert_volumes.py: `overlaps_shared`)."""
     t = at.table
-    travels = (t.ep * t.etp > 1) & (t.recompute != RECOMPUTE.index("budget"))
-    return np.where(travels, at.work.shared_experts, 0.0)
+    return np.where((t.ep * t.etp > 1) & (t.recompute != RECOMPUTE.index("budget")), at.work.shared_experts, 0.0)
 
 
 def expert_bytes(at: Columns) -> np.ndarray:

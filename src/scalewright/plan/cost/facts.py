@@ -123,7 +123,7 @@ def _power(unit: Unit) -> float:
 
 
 def _plain(unit: Unit) -> str:
-    """What never runs in less than 16 bits runs in."""
+    """The precision of what never runs in less than 16 bits."""
     return "fp32" if unit.precision in ("fp32", "tf32") else "bf16"
 
 

@@ -34,7 +34,7 @@ MODULES = {
 # Assumed: shares of a block's launches: what mixes tokens with its norm, the MLP; of an expert layer's the
 # router and what prepares the dispatch
 MIXER, MLP, ROUTER = 0.55, 0.45, 0.4
-RECIPES = WORDS["fp8_recipe"]
+RECIPES, USUAL_RECIPE = WORDS["fp8_recipe"], {"mxfp8": "mxfp8"}
 PERMUTES_FUSED = 2025.1  # as a year: Megatron Core 0.11 permutes tokens in one kernel
 COMPRESSED = ("none", "bf16", "fp16", "powersgd")  # how gradients are sent, by number
 # Bytes a 16-bit logit that the loss moves, forward and backward, by generation of kernels.
@@ -47,8 +47,7 @@ COMPRESSED = ("none", "bf16", "fp16", "powersgd")  # how gradients are sent, by 
 #   ours      cast, log-softmax (2 + 4, 4 + 4), exponent (4 + 4), the gradient (4 + 2); scaled (2 + 2)
 #   xla       two reads (2 + 2); one more and the gradient (2 + 2)
 LOSS_BYTES = {
-    "eager": (14, 22), "fused": (38, 14), "modern": (6, 4), "compiled": (10, 6), "xla": (4, 4),
-    "ours": (28, 4),
+    "eager": (14, 22), "fused": (38, 14), "modern": (6, 4), "compiled": (10, 6), "xla": (4, 4), "ours": (28, 4),
 }  # fmt: skip
 PLAIN_ISLANDS = DilocoSpec()
 UNFUSED = ("eager", "fused")  # generations of kernels that keep what one fused kernel would not
@@ -95,13 +94,15 @@ class TrainerFacts(PerUnit):
     low_linear = Column(lambda u: _is_low(u, "linear"))
     low_experts = Column(lambda u: _is_low(u, "experts"))
     low_attention = Column(lambda u: "attention" in u.switches.fp8_parts)
-    recipe = Column(lambda u: RECIPES.index(_recipe_of(u)), int)
+    # how 8 bits are scaled: Blackwell multiplies blocks of 32 itself, others scale whole tensors
+    recipe = Column(lambda u: RECIPES.index(u.switches.fp8_recipe or USUAL_RECIPE.get(u.precision, "tensorwise")), int)
     fp8_inputs = Column(lambda u: u.framework.fp8_kept in ("inputs", "inputs+gates"))
     fp8_gates = Column(lambda u: u.framework.fp8_kept == "inputs+gates")
     # launches that no CUDA graph holds, over a dense block's
     launches_mixer = Column(lambda u: _launched_mixer(u))
     launches_mlp = Column(lambda u: 0.0 if _captures(u, "mlp") else MLP)
-    launches_experts = Column(lambda u: _launched_experts(u))
+    # of an expert layer's, beside its mixer's
+    launches_experts = Column(lambda u: 0.0 if _captures(u, "layer") else 1 - ROUTER * _captures(u, "router"))
     counts_tokens = Column(lambda u: _counts_tokens(u))
     # activations
     reruns = Column(lambda u: [part in _reruns_of(u) for part in PARTS])  # [units, PARTS]
@@ -145,28 +146,23 @@ class TrainerFacts(PerUnit):
 
 
 def _own(unit: Unit) -> bool:
-    """Whether it is this package's own trainer."""
     return unit.framework.name == OURS
 
 
 def _kernels_of(unit: Unit) -> str:
     """The generation of a trainer's kernels: with `compile` that of torch.compile."""
     usual = unit.framework.kernels
-    return "compiled" if unit.switches.compile and usual in ("eager", "fused") else usual
+    return "compiled" if unit.switches.compile and usual in UNFUSED else usual
 
 
 def _host_of(unit: Unit) -> str:
-    """The generation of its host."""
-    compiled = unit.switches.compile and unit.framework.host != "xla"
-    return "compiled" if compiled else unit.framework.host
+    return "compiled" if unit.switches.compile and unit.framework.host != "xla" else unit.framework.host
 
 
 def _overlaps_tp(unit: Unit) -> bool:
     """Whether tensor-parallel traffic is split and runs beside the products."""
-    switches = unit.switches
-    if switches.tp_overlap is None and switches.async_tp is None:
-        return unit.framework.overlap_tp
-    return bool(switches.tp_overlap or switches.async_tp)
+    stated = {unit.switches.tp_overlap, unit.switches.async_tp} - {None}
+    return True in stated if stated else unit.framework.overlap_tp
 
 
 def _dispatcher_of(unit: Unit) -> str:
@@ -185,12 +181,6 @@ def _is_low(unit: Unit, part: str) -> bool:
     return not unit.switches.fp8_parts or part in unit.switches.fp8_parts
 
 
-def _recipe_of(unit: Unit) -> str:
-    """How 8 bits are scaled: Blackwell multiplies blocks of 32 itself, others scale whole tensors."""
-    usual = "mxfp8" if unit.precision == "mxfp8" else "tensorwise"
-    return unit.switches.fp8_recipe or usual
-
-
 def _captures(unit: Unit, part: str) -> bool:
     """Whether a CUDA graph holds a part's launches."""
     return bool(unit.switches.cuda_graphs & {"full", "layer", part})
@@ -206,19 +196,9 @@ def _launched_mixer(unit: Unit) -> float:
     return MIXER * left / len(mixers)
 
 
-def _launched_experts(unit: Unit) -> float:
-    """The share of an expert layer's launches beside its mixer's that no graph holds."""
-    if _captures(unit, "layer"):
-        return 0.0
-    return 1 - ROUTER * _captures(unit, "router")
-
-
 def _counts_tokens(unit: Unit) -> bool:
-    """Whether the host waits for the tokens of every expert, to launch products of these sizes.
-
-    Padding to a capacity makes the sizes known before, XLA has no other, and a graph of the whole iteration
-    asks nothing.
-    """
+    """Whether the host waits for the tokens of every expert, to launch products of these sizes."""
+    # not where padding to a capacity, or XLA, has made the sizes known before, or a graph holds the whole iteration
     dropped = unit.switches.moe == "drop" or unit.switches.capacity is not None
     padded = dropped and unit.framework.name != OURS  # which sends as many as there are
     return not padded and unit.framework.host != "xla" and "full" not in unit.switches.cuda_graphs
@@ -243,13 +223,12 @@ def _update(unit: Unit) -> float:
 
 
 def _update_on_host(unit: Unit) -> float:
-    """The same of an update on the host."""
     outer = unit.diloco.update_bytes / unit.diloco.inner_steps if unit.diloco else 0.0
     return unit.optimizer.update + outer
 
 
 def _products(unit: Unit) -> tuple[float, float, float]:
-    """FLOPs of an update by whole matrices: what `matrices.py` prices."""
+    """FLOPs of an update by whole matrices (optimizer.py)."""
     return _block_products(unit.model) if unit.optimizer.outer_states else (0.0, 0.0, 0.0)
 
 

@@ -9,9 +9,9 @@
 
 e, e_m, k0, passes: plan/data/constants.yaml. Eight- and four-bit products also cast their operands.
 
-Kernels of all units are flat arrays, by class (products, attention, moves), with what no constant changes
-worked out: a fit of constants makes them once. A matrix product runs in tiles of 128 by 128, or 256 by 128,
-as CUTLASS and cuBLAS mostly choose them:
+Kernels of all units are flat arrays, by class (products, attention, moves), with what no constant changes worked out: a
+fit of constants makes them once. A matrix product runs in tiles of 128 by 128, or 256 by 128, as CUTLASS and cuBLAS
+mostly choose them:
 
     padded   edges of tiles that stick out       waves   the last wave of tiles leaves units idle
     deep     seconds from tile to tile against those of a tile's products: more where a unit is faster
@@ -25,27 +25,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalewright.plan.constants import Constants
+from scalewright.plan.cost import work
 from scalewright.plan.cost.cpu_kernels import unit_seconds
 from scalewright.plan.cost.facts import ChipFacts, Facts
 from scalewright.plan.cost.habits import RECIPES, TrainerFacts
 from scalewright.plan.cost.units import Unit
-from scalewright.plan.cost.work import (
-    ATTENTION,
-    BLOCK,
-    FORWARD,
-    GROUPED,
-    LOSS,
-    MATMUL,
-    MOVE,
-    PARTS,
-    PERMUTE,
-    REGIONS,
-    REST,
-    WEIGHT,
-    Kernel,
-)
-from scalewright.plan.frameworks import ATTENTION as CORES
-from scalewright.plan.frameworks import KERNELS
+from scalewright.plan.cost.work import BLOCK, FORWARD, GROUPED, PARTS, REGIONS, REST, WEIGHT, Kernel
+from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.spec.hardware.device_families import PRICED
 
 PHASES = 3
@@ -54,7 +40,7 @@ ARRAY = 50e12  # FLOP/s of a unit beyond which it is one systolic array, not a m
 SMALL_TILE = 1.1  # what a tile of 128 by 128 loses against one of 256 by 128: operands are read more often
 BITS = ("bits32", "bits16", "bits8", "bits4")
 EXPERT_ACT = PARTS.index("expert_act")
-FLASH1, BEST = CORES.index("flash1"), CORES.index("best")
+FLASH1, BEST = ATTENTION.index("flash1"), ATTENTION.index("best")
 CAST_BYTES = 4.0  # an operand of 8 bits: 2 bytes read, 1 written as it is and 1 transposed
 SMALL_HEAD = 96  # elements below which a head fills the tensor cores worse
 LOOSE_KERNELS = 5  # of an attention whose scores lie in memory
@@ -119,11 +105,9 @@ def price(flat: Flat, c: Constants) -> Prices:
     shape = (flat.units, REGIONS, PHASES)
     total: np.ndarray = np.zeros(shape)
     parts, light = np.zeros(flat.units * (REST + 1)), np.zeros(flat.units)
-    for kernels, each in (
-        (flat.products, _matmul(flat.products, flat.tiles, c)),
-        (flat.attention, _attention(flat.attention, c)),
-        (flat.moves, _move(flat.moves, c)),
-    ):
+    classes = (flat.products, flat.attention, flat.moves)
+    prices = (_matmul(flat.products, flat.tiles, c), _attention(flat.attention, c), _move(flat.moves, c))
+    for kernels, each in zip(classes, prices, strict=True):
         seconds = each * kernels.k.share
         sums = np.bincount(kernels.place, seconds, int(np.prod(shape))).reshape(shape)
         total = total + sums
@@ -163,8 +147,7 @@ def _matmul(kernels: Kernels, tiles: Tiles, c: Constants) -> np.ndarray:
     lost = tiles.padded * (1 + c["shape.wave"] * tiles.waves) * (1 + c["shape.depth"] * tiles.deep)
     experts = c["shape.grouped"] * tiles.rows / (tiles.rows + c["shape.expert_rows"])
     grouped = np.where(k.kind == GROUPED, experts, 1.0)
-    compute = k.flops * lost / (fast * grouped)
-    compute = compute + chip.tpu * k.flops / (c["shape.reuse"] * chip.memory_rate)
+    compute = k.flops * lost / (fast * grouped) + chip.tpu * k.flops / (c["shape.reuse"] * chip.memory_rate)
     rate = _rate(chip, c)
     cast = tiles.operands * (c["memory.cast"] * CAST_BYTES) / rate
     cast = cast * np.where((k.kind == GROUPED) & (trainer.fused_experts > 0), 0.0, 1.0)
@@ -181,8 +164,7 @@ def _fused(kernels: Kernels, c: Constants) -> np.ndarray:
     """FLOPs that mask and window leave, at a share of the peak that kernel, generation and head size set."""
     k, chip, trainer = kernels.k, kernels.chip, kernels.trainer
     share = c.row("attention", PRICED)[chip.priced]
-    old = (trainer.attention < BEST) & (chip.newer_attention > 0)
-    share = share * np.where(old, c["kernel.flash2_hopper"], 1.0)
+    share = share * np.where((trainer.attention < BEST) & (chip.newer_attention > 0), c["kernel.flash2_hopper"], 1.0)
     share = share * np.where(trainer.attention == FLASH1, c["kernel.flash1"], 1.0)
     share = share * np.where(chip.fast_exponentials > 0, c["kernel.exponentials"], 1.0)
     narrow = np.where(k.dim < SMALL_HEAD, c["kernel.head64"], 1.0)
@@ -214,25 +196,21 @@ def _move(kernels: Kernels, c: Constants) -> np.ndarray:
     permute = c["memory.permute"] * loose * immature(trainer.year, trainer.kernels, c)
     forward, backward = trainer.loss_bytes.T / LISTED_LOSS
     loss = np.where(k.phase > 0, backward, forward)
-    factor = np.select([k.kind == LOSS, k.kind == PERMUTE], [loss, permute], passes)
-    back = np.where((k.phase > 0) & (k.kind != LOSS), c["memory.backward"], 1.0)
+    factor = np.select([k.kind == work.LOSS, k.kind == work.PERMUTE], [loss, permute], passes)
+    back = np.where((k.phase > 0) & (k.kind != work.LOSS), c["memory.backward"], 1.0)
     inside = (k.part == EXPERT_ACT) & (trainer.fused_experts > 0)  # of the products' kernel
     return np.asarray(np.where(inside, 0.0, k.bytes * factor * back / _rate(chip, c) + c["shape.gap"] * passes))
 
 
 def _rate(chip: ChipFacts, c: Constants) -> np.ndarray:
-    """Bytes/s that kernels reach in a device's memory."""
     return np.asarray(chip.memory_rate * c["memory.rate"])
-
-
-# -- kernels as arrays ------------------------------------------------------------------------------
 
 
 def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     """The kernels of all units as one array, by class."""
-    works = [unit.work for unit in units]
-    rows = np.concatenate([work.kernels for work in works]) if works else np.zeros((0, len(Kernel._fields)))
-    unit = np.repeat(np.arange(len(works)), [len(work.kernels) for work in works])
+    listed = [unit.work.kernels for unit in units]
+    rows = np.concatenate(listed or [np.zeros((0, len(Kernel._fields)))])
+    unit = np.repeat(np.arange(len(units)), [len(kernels) for kernels in listed])
     every = Kernel(*rows.T)
     region = unit * REGIONS + every.region.astype(int)
     place = region * PHASES + np.where(every.early > 0, FORWARD, every.phase).astype(int)
@@ -245,15 +223,15 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
         k = Kernel(*(np.ascontiguousarray(column[at]) for column in every))
         return Kernels(place[at], part[at], k, facts.chips.take(unit[at]), facts.trainers.take(unit[at]))
 
-    products, tiles = _tiled(of(MATMUL, GROUPED))
+    products, tiles = _tiled(of(work.MATMUL, GROUPED))
     forward = every.flops * every.share * (every.phase == FORWARD)
-    masked = forward * np.where(every.kind == ATTENTION, every.mark, 1.0)
-    shape = (len(works), REGIONS)
-    parts = np.bincount(part, masked, len(works) * (REST + 1)).reshape(len(works), REST + 1)
-    square, masked = (np.bincount(region, flops, len(works) * REGIONS).reshape(shape) for flops in (forward, masked))
+    masked = forward * np.where(every.kind == work.ATTENTION, every.mark, 1.0)
+    shape = (len(units), REGIONS)
+    parts = np.bincount(part, masked, len(units) * (REST + 1)).reshape(len(units), REST + 1)
+    square, masked = (np.bincount(region, flops, len(units) * REGIONS).reshape(shape) for flops in (forward, masked))
     timed = {index: unit for index, unit in enumerate(units) if unit.chip.timings is not None}
-    attention, moves = of(ATTENTION), of(MOVE, LOSS, PERMUTE)
-    return Flat(products, tiles, attention, moves, square, masked, parts[:, :REST], len(works), timed)
+    attention, moves = of(work.ATTENTION), of(work.MOVE, work.LOSS, work.PERMUTE)
+    return Flat(products, tiles, attention, moves, square, masked, parts[:, :REST], len(units), timed)
 
 
 def _tiled(kernels: Kernels) -> tuple[Kernels, Tiles]:
@@ -261,10 +239,8 @@ def _tiled(kernels: Kernels) -> tuple[Kernels, Tiles]:
     k, chip, trainer = kernels.k, kernels.chip, kernels.trainer
     more = np.where(k.kind == GROUPED, trainer.capacity_factor, 1.0)
     backward = np.asarray(k.phase == WEIGHT)  # whose depth the rows are
-    k = k._replace(
-        m=np.where(backward, k.m, k.m * more), k=np.where(backward, k.k * more, k.k),
-        flops=k.flops * more, bytes=k.bytes * more,
-    )  # fmt: skip
+    k = k._replace(m=np.where(backward, k.m, k.m * more), k=np.where(backward, k.k * more, k.k))
+    k = k._replace(flops=k.flops * more, bytes=k.bytes * more)
     low = np.where(k.kind == GROUPED, trainer.low_experts, trainer.low_linear) > 0
     plain = (k.mark > 0) | (chip.width < 2) | ~low
     peak = np.where(plain, chip.peak16, chip.peak)

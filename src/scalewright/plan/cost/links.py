@@ -1,20 +1,4 @@
-"""Seconds of a transfer over levels of links with a delay and a rate: which ranks take part, and how.
-
-axis           ranks                          stride
-fsdp           a replica's data-parallel      tp
-gradient       all data-parallel              tp
-expert         those that share an expert     ep · etp
-efsdp          of these, a replica's          ep · etp
-ep             those among which experts are  etp
-etp            those that share an expert     1
-               by its width
-cp             those that share sequences     tp
-dp_replicate   replicas                       tp · a replica's ranks
-islands        the same                       the same
-tp, kv         tp                             1
-tie            the pipeline's two ends        pp - 1 pipeline ranks
-world          all                            1
-pp             a sender and a receiver        `send`
+"""Seconds of a transfer over levels of links with a delay and a rate: which ranks take part (`GROUPS`), and how.
 
     group of g ranks, every s-th rank          inside a domain: k = min(g, domain / s) of them; g / k domains
 
@@ -24,22 +8,23 @@ pp             a sender and a receiver        `send`
                       that is less (Sanders et al. 2009; NCCL 2.4)
     all-to-all        the part that stays inside, and the part that leaves over one share of the fabric
 
-B: bytes of the whole tensor (gather's output, scatter's input). k ranks of a domain drive k NICs, so that a
-group that spans nodes has the sum of their rates, as NCCL's rings do: a flat ring over one NIC is twice to
-eight times too slow. In-network reduction (SHARP) and congestion are left out.
-
-A torus whose axes are too short to close, as small slices of a TPU pod, sends one way round: half the rate
-(scaling book, part 3). A group that doesn't fill its slice is taken as laid over all axes.
+B: bytes of the whole tensor (gather's output, scatter's input). k ranks of a domain drive k NICs, so that a group that
+spans nodes has the sum of their rates, as NCCL's rings do: a flat ring over one NIC is twice to eight times too slow.
+In-network reduction (SHARP) and congestion are left out. A torus whose axes are too short to close, as small slices of
+a TPU pod, sends one way round: half the rate (scaling book, part 3). A group that doesn't fill its slice is taken as
+laid over all axes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns
+from scalewright.plan.cost.table import Table
 from scalewright.spec.volumes import Transfer
 
 LONGEST = 127  # ranks of a ring whose delays add up; larger groups are cut into levels
@@ -70,8 +55,7 @@ class Torus:
     def share(self, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
         """The share of a device's rate that a group has: half where it fills a slice too short to close."""
         side = np.rint(self.slice ** (1 / np.maximum(self.axes, 1.0)))
-        opened = (self.axes > 0) & (group * stride >= self.slice) & (side < self.wraps_at)
-        return np.where(opened, 0.5, 1.0)
+        return np.where((self.axes > 0) & (group * stride >= self.slice) & (side < self.wraps_at), 0.5, 1.0)
 
 
 def wires(at: Columns) -> Wires:
@@ -106,21 +90,24 @@ def inside_rate(group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarr
 
 def gather(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
     """Seconds of an all-gather that makes `size` bytes on every rank, or of a reduce-scatter of as many."""
-    k, nodes = inside(group, stride, links), group / inside(group, stride, links)
-    share, fast = (group - 1) / group, inside_rate(group, stride, links)
-    rate = np.where(nodes > 1, np.minimum(np.where(k > 1, fast, np.inf), links.slow * k), fast)
-    hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
-    return np.where((group > 1) & (size > 0), size * share / rate + (links.start + hops), 0.0)
+    k, fast = inside(group, stride, links), inside_rate(group, stride, links)
+    rate = np.where(group / k > 1, np.minimum(np.where(k > 1, fast, np.inf), links.slow * k), fast)
+    seconds = size * ((group - 1) / group) / rate + (links.start + _hops(group, k, links))
+    return np.where((group > 1) & (size > 0), seconds, 0.0)
+
+
+def _hops(group: np.ndarray, k: np.ndarray, links: Wires) -> np.ndarray:
+    """Seconds of delay on a ring, k of whose ranks share a domain."""
+    slow = np.minimum(group - 1, LONGEST) * links.hop
+    return np.asarray(np.where(group / k > 1, slow, (k - 1) * links.fast_delay))
 
 
 def all_reduce(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
     """Seconds of an all-reduce of `size` bytes: a scatter and a gather, with a tree's delay where less."""
     k = inside(group, stride, links)
     ring = 2 * gather(size, group, stride, links) - links.start
-    nodes = group / k
-    hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
-    tree = np.log2(np.maximum(nodes, 1)) * links.slow_delay + (k - 1) * links.fast_delay
-    return np.where((group > 1) & (size > 0), ring - 2 * np.maximum(hops - tree, 0.0), 0.0)
+    tree = np.log2(np.maximum(group / k, 1)) * links.slow_delay + (k - 1) * links.fast_delay
+    return np.where((group > 1) & (size > 0), ring - 2 * np.maximum(_hops(group, k, links) - tree, 0.0), 0.0)
 
 
 def all_to_all(
@@ -177,32 +164,32 @@ class Links:
         return np.where(self.at.trainer.by_tree > 0, tree, 2 * self.gather(size, group, stride))
 
 
-def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
-    """How many ranks an axis of transfers has, and how far the next one is."""
-    t = at.table
-    ranks, stride = t.dp * t.cp, np.ones(len(t))
-    summing = at.summing
-    if axis == "fsdp":
-        return ranks / t.dp_replicate, t.tp
-    if axis == "gradient":
-        return summing, t.tp
-    if axis == "expert":
-        return np.maximum(summing * t.tp / (t.ep * t.etp), 1.0), t.ep * t.etp
-    if axis == "efsdp":
-        return np.maximum(ranks / t.dp_replicate * t.tp / (t.ep * t.etp), 1.0), t.ep * t.etp
-    if axis == "ep":
-        return t.ep, t.etp
-    if axis == "etp":
-        return t.etp, stride
-    if axis == "cp":
-        return t.cp, t.tp
-    if axis in ("dp_replicate", "islands"):
-        return t.dp_replicate, t.tp * ranks / t.dp_replicate
-    if axis == "tie":
-        return np.minimum(t.pp, 2.0), np.maximum(t.pp - 1, 1) * t.devices / t.pp
-    if axis == "world":
-        return t.devices, stride
-    return t.tp, stride
+Group = tuple[np.ndarray, np.ndarray]  # how many ranks, and how far the next one is
+# By axis of transfers, from a table's columns and the ranks that sum a dense gradient
+GROUPS: dict[str, Callable[[Table, np.ndarray], Group]] = {
+    "fsdp": lambda t, _: (t.dp * t.cp / t.dp_replicate, t.tp),  # a replica's data-parallel ranks
+    "gradient": lambda t, summing: (summing, t.tp),  # all data-parallel ranks
+    "expert": lambda t, summing: (_sharing(summing, t), t.ep * t.etp),  # those that share an expert
+    "efsdp": lambda t, _: (_sharing(t.dp * t.cp / t.dp_replicate, t), t.ep * t.etp),  # of these, a replica's
+    "ep": lambda t, _: (t.ep, t.etp),  # those among which experts are
+    "etp": lambda t, _: (t.etp, np.ones(len(t))),  # those that share an expert by its width
+    "cp": lambda t, _: (t.cp, t.tp),  # those that share sequences
+    "dp_replicate": lambda t, _: (t.dp_replicate, t.tp * (t.dp * t.cp) / t.dp_replicate),  # replicas
+    "islands": lambda t, _: (t.dp_replicate, t.tp * (t.dp * t.cp) / t.dp_replicate),
+    "tp": lambda t, _: (t.tp, np.ones(len(t))),
+    "kv": lambda t, _: (t.tp, np.ones(len(t))),
+    "tie": lambda t, _: (np.minimum(t.pp, 2.0), np.maximum(t.pp - 1, 1) * t.devices / t.pp),  # a pipeline's two ends
+    "world": lambda t, _: (t.devices, np.ones(len(t))),
+}
+
+
+def _sharing(ranks: np.ndarray, t: Table) -> np.ndarray:
+    return np.asarray(np.maximum(ranks * t.tp / (t.ep * t.etp), 1.0))
+
+
+def groups(at: Columns, axis: str) -> Group:
+    """The ranks of an axis of transfers; a sender and a receiver (pp) are priced by `send`."""
+    return GROUPS[axis](at.table, at.summing)
 
 
 def message_bytes(at: Columns) -> np.ndarray:

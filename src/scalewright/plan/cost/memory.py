@@ -5,10 +5,9 @@
     buffers                             what is gathered for compute, buckets, workspace of libraries
     other                               a block that is being rebuilt, and what the allocator can't reuse
 
-The first pipeline rank has the most micro-batches under way, the last one the logits: both are looked at, and
-the rank between that holds the most.
-
-Three numbers are all called memory: what tensors take, the allocator holds, and the driver shows.
+The first pipeline rank has the most micro-batches under way, the last one the logits: both are looked at, and the rank
+between that holds the most. Three numbers are all called memory: what tensors take, the allocator holds, and the driver
+shows.
 
     allocated   the peak                                 torch.cuda.max_memory_allocated
     reserved    + what comes and goes, in pieces that    torch.cuda.max_memory_reserved
@@ -16,14 +15,14 @@ Three numbers are all called memory: what tensors take, the allocator holds, and
     smi         + the device's context and kernels, and  nvidia-smi, rocm-smi
                 NCCL's buffers of every group of ranks
 
-A measured number is compared with the one of its kind; a table that names none is taken for allocated. Only
-GPUs have the latter two: elsewhere they are the first. How sure a peak is, and the risk that follows:
+A measured number is compared with the one of its kind; a table that names none is taken for allocated. Only GPUs have
+the latter two: elsewhere they are the first. How sure a peak is, and the risk that follows:
 
     p10 = peak · exp(-1.2816 s)        usable >= p90    fits         usable >= peak   likely
     p90 = peak · exp(1.2816 s)         usable >= p10    unlikely     less             no
 
-s is the trainer's `memory_spread` in data/frameworks.yaml: the root mean square of log(measured / predicted)
-over the runs whose memory is in the table, and a wider one for a trainer that has none there.
+s is the trainer's `memory_spread` in data/frameworks.yaml: the root mean square of log(measured / predicted) over the
+runs whose memory is in the table, and a wider one for a trainer that has none there.
 """
 
 from __future__ import annotations
@@ -91,13 +90,9 @@ def memory(at: Columns) -> Memory:
 
 
 def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """Bytes by kind on one pipeline rank.
-
-    `block`: what one keeps, and takes to rebuild (`block_bytes`).
-    """
+    """Bytes by kind on one pipeline rank. `block`: what one keeps, and takes to rebuild (`block_bytes`)."""
     table, c = at.table, at.c
-    held = states(at, place)
-    alive = under_way(table, place.rank)
+    held, alive = states(at, place), under_way(table, place.rank)
     kept, rebuilt = block
     blocks = kept * place.blocks * alive
     first, last = place.first > 0, place.last > 0
@@ -133,16 +128,12 @@ def _buffers(at: Columns, place: PipelineRank) -> np.ndarray:
     return np.asarray(buffers)
 
 
-# -- what is called memory, and how sure it is ------------------------------------------------------
-
-
 def memory_kinds(at: Columns, parts: dict[str, np.ndarray], peak: np.ndarray) -> dict[MemoryKind, np.ndarray]:
     """Bytes of the worst rank, by kind of number."""
     t, c, gpu = at.table, at.c, at.chip.gpu > 0
     reserved = peak + c["memory.pieces"] * sum(parts[kind] for kind in COMES_AND_GOES)
     axes = (t.tp, t.cp, t.pp, t.dp * t.cp, t.ep, t.devices)
-    groups = sum(1.0 * (ranks > 1) for ranks in axes)
-    smi = reserved + GIB * (c["memory.context"] + c["memory.group"] * groups)
+    smi = reserved + GIB * (c["memory.context"] + c["memory.group"] * sum(1.0 * (ranks > 1) for ranks in axes))
     return {"allocated": peak, "reserved": np.where(gpu, reserved, peak), "smi": np.where(gpu, smi, peak)}
 
 

@@ -85,11 +85,10 @@ def micro(at: PricedColumns, place: PipelineRank, sent: Exchanges) -> Micro:
     parts = at.prices.parts[at.table.unit]
     front, back, weight = n * f, n * b, n * wg
     for share, regions in ((place.first, (BEFORE,)), (place.last, (AFTER, EXTRA))):
-        if not share.any():
-            continue
-        front = front + share * sum(at.region(at.forward, region) for region in regions)
-        back = back + share * sum(at.region(at.backward, region) for region in regions)
-        weight = weight + share * sum(at.region(at.weight, region) for region in regions)
+        if share.any():
+            front = front + share * sum(at.region(at.forward, region) for region in regions)
+            back = back + share * sum(at.region(at.backward, region) for region in regions)
+            weight = weight + share * sum(at.region(at.weight, region) for region in regions)
     whole = at.rerun
     # "selective" redoes all but matrix products; the parts that others name are whole
     inside = np.where(at.table.recompute == SELECTIVE, at.prices.light[at.table.unit], (at.rerun_parts * parts).sum(1))

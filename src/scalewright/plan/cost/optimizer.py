@@ -14,7 +14,7 @@ way       every matrix to its owner over the shards and back: two all-to-alls (p
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
@@ -69,13 +69,6 @@ def _host_rate(at: Columns) -> np.ndarray:
 # -- whole matrices ---------------------------------------------------------------------------------
 
 
-class Network(Protocol):
-    """What this asks of a kind of device's transfers."""
-
-    def all_to_all(self, size: np.ndarray, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
-        """Seconds until every rank has sent `size` bytes."""
-
-
 def products(at: PricedColumns) -> np.ndarray:
     """Seconds of an update's products on the fullest rank."""
     t, trainer = at.table, at.trainer
@@ -88,11 +81,11 @@ def products(at: PricedColumns) -> np.ndarray:
     return np.asarray(flops * pace)
 
 
-def way(at: Columns, network: Network) -> np.ndarray:
-    """Seconds of the all-to-alls over the shards; within tp they are left out, next to its own."""
+def way(at: Columns, all_to_all: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    """Seconds of the all-to-alls (bytes, ranks, stride) over shards; those in tp are left out, next to its own."""
     t, held = at.table, at.shares
     if not at.trainer.products.any():
         return np.zeros(len(t))
     shards = np.where(t.zero_stage >= 1, t.dp * t.cp / t.dp_replicate, 1.0)
     size = (held.dense + held.expert) / np.maximum(shards, 1.0) * at.trainer.product_bytes
-    return np.where(shards > 1, 2 * network.all_to_all(size, shards, t.tp), 0.0)
+    return np.where(shards > 1, 2 * all_to_all(size, shards, t.tp), 0.0)

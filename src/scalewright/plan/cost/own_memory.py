@@ -14,16 +14,16 @@
     update     none                              all gradients; what the optimizer makes and frees (Lion)
     outer      none                              all gradients; a fragment's outer gradient (DiLoCo)
 
-FSDP2 gathers into one flat tensor and copies parameters out of it, copies gradients into one fp32 tensor that
-is reduced, and keeps that until the next reduction starts. ZeRO-1 sums gradients whole, in fp32, over the
-micro-batches. A split backward keeps all activations until its weight part, and the gradients of outputs
-that its input part made. The dry run plays the program itself: tests/plan/cost/test_own_memory.py compares.
-Of experts, which are units by themselves, and of dualpipe, which is only planned, this is an estimate.
+FSDP2 gathers into one flat tensor and copies parameters out of it, copies gradients into one fp32 tensor that is
+reduced, and keeps that until the next reduction starts. ZeRO-1 sums gradients whole, in fp32, over the micro-batches. A
+split backward keeps all activations until its weight part, and the gradients of outputs that its input part made. The
+dry run plays the program itself: tests/plan/cost/test_own_memory.py compares. Of experts, which are units by
+themselves, and of dualpipe, which is only planned, this is an estimate.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -57,14 +57,10 @@ class Moment:
 
 def own_memory(at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray) -> dict[str, np.ndarray]:
     """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
-    moments = own_moments(at, place, held, kept, alive)
-    moments = with_outer(at, held, moments)
+    moments = with_outer(at, held, own_moments(at, place, held, kept, alive))
     highest = np.stack([moment.total for moment in moments]).argmax(0)
-
-    def bytes_of(kind: str) -> np.ndarray:
-        return np.asarray(np.choose(highest, [getattr(moment, kind) for moment in moments]))
-
-    beside = {kind: bytes_of(kind) for kind in ("activations", "buffers", "gradients", "other")}
+    kinds = [kind.name for kind in fields(Moment)]
+    beside = {kind: np.choose(highest, [getattr(moment, kind) for moment in moments]) for kind in kinds}
     beside["buffers"] = beside["buffers"] + held.errors
     return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
 
@@ -102,8 +98,7 @@ def with_outer(at: Columns, held: States, moments: tuple[Moment, ...]) -> tuple[
     part = np.where(there, held.gradients / FP32 / trainer.fragments, 0.0)  # numbers: gradients are fp32
     made = narrow * part * (2 * FP32 + 2 * wire)
     way = trainer.outer_under_way * part * (FP32 + narrow * 2 * wire)
-    nothing = np.zeros(len(part))
-    outer = Moment(nothing, part * FP32 + narrow * part * wire, held.gradients * there, made)
+    outer = Moment(np.zeros(len(part)), part * FP32 + narrow * part * wire, held.gradients * there, made)
     return (*(replace(moment, buffers=moment.buffers + way) for moment in moments), outer)
 
 
@@ -149,8 +144,7 @@ class _Rank:
         # probabilities of a chunk in fp32: log_softmax makes them from an fp32 copy, vocabulary.py from none
         chunk = np.where((self.width < FP32) & (t.tp == 1), 2.0, 1.0) * FP32
         # or the slope of the logits' cap lies beside them
-        chunk = np.maximum(chunk, FP32 + works.capped * self.width)
-        chunk = chunk * np.minimum(self.logits, last * LOGITS_AT_ONCE)
+        chunk = np.maximum(chunk, FP32 + works.capped * self.width) * np.minimum(self.logits, last * LOGITS_AT_ONCE)
         # a head in chunks has its chunk's logits, too, and its own input
         tokens = np.maximum(t.micro_batch * t.seq_len / t.cp, 1.0)
         columns = np.maximum(works.logits / tokens, 1.0)
@@ -166,15 +160,12 @@ class _Rank:
         losses = np.where((t.schedule == GPIPE) & self.piped, t.accumulation, 1.0)
         self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
         # gradients of a stage's outputs, which wait for a weight part
-        outputs = at.kept(BLOCK, "products") * self.blocks / self.virtual_stages
-        self.outputs = np.where(self.split, outputs, 0.0)
+        self.outputs = np.where(self.split, at.kept(BLOCK, "products") * self.blocks / self.virtual_stages, 0.0)
         # the gradient of the head's weight, where the backward makes it, or rounds the forward's sum to it
-        scaled = self.in_chunks & (self.width == FP32)
-        self.head_made = np.where(scaled, 0.0, self.width * self.head)
+        self.head_made = np.where(self.in_chunks & (self.width == FP32), 0.0, self.width * self.head)
         # other heads' lie in their place; or the sum of the head's weight is its gradient
         late = np.where(self.in_chunks, self.width * self.head - self.head_made, self.logits * self.width)
-        late = (1.0 + modules) * late  # of each head
-        self.late_logits = np.where(self.split, late, 0.0)
+        self.late_logits = np.where(self.split, (1.0 + modules) * late, 0.0)  # of each head
         self.rounded = np.where(self.in_chunks, self.head_made, 0.0)
         # micro-batches of a stage that wait, when the most activations are alive
         waiting = np.where(t.schedules("folded"), 0.0, np.minimum(place.rank, t.accumulation))
@@ -182,8 +173,7 @@ class _Rank:
         self.waiting_logits = waiting * self.late_logits
         # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3, a head until
         # its backward
-        stays = np.select([self.stage == 3, self.stage >= 1], [self.roots, self.elements], 0.0)
-        self.gathered = self.width * stays
+        self.gathered = self.width * np.select([self.stage == 3, self.stage >= 1], [self.roots, self.elements], 0.0)
         freed = self.stage == 3
         self.gathered_head = np.where(freed, self.width * self.head_unit, 0.0)
         # the last block, for its backward
@@ -218,8 +208,7 @@ class _Rank:
     @cached_property
     def without_one(self) -> np.ndarray:
         """Activations of all but one stage's micro-batch."""
-        stages = np.maximum(self.alive * self.virtual_stages, 1.0)
-        return np.asarray((1.0 - 1.0 / stages) * self.under_way)
+        return np.asarray((1.0 - 1.0 / np.maximum(self.alive * self.virtual_stages, 1.0)) * self.under_way)
 
     @cached_property
     def head_gradient(self) -> np.ndarray:
@@ -228,8 +217,7 @@ class _Rank:
         A tied one waits for the embedding's in any case, and so do those of prediction modules' lookups.
         """
         waits = (self.stage > 0) & ((self.head_unit == 0) | ~self.reduces_each)
-        many = np.where(self.tied, 1.0, 1.0 * waits + (self.modules > 0))
-        return np.asarray(self.width * self.head * many)
+        return np.asarray(self.width * self.head * np.where(self.tied, 1.0, 1.0 * waits + (self.modules > 0)))
 
     @cached_property
     def first_gradient(self) -> np.ndarray:
@@ -237,27 +225,17 @@ class _Rank:
         made = (self.head_unit > 0) & self.reduces_each & ~self.several
         return np.where(made, self.shard_gradients * self.head_unit / np.maximum(self.elements, 1.0), 0.0)
 
-    # -- the moments ------------------------------------------------------------------------------
-
     def loss(self) -> Moment:
-        """The logits, in whose place their gradient is made, and the probabilities of a chunk.
-
-        Or, with the head in chunks, its gradients.
-        """
+        """The logits, in whose place their gradient is made, and a chunk's probabilities, or the chunk's gradients."""
         acts = self.beside_head + self.waiting_logits + self.losses * self.after + self.chunk
         return Moment(acts, self.gathered + self.gathered_head + self.reducing, self.gradients, self.waiting)
 
     def backward_of_head(self) -> Moment:
-        """The gradients of the head's weight and input are made.
-
-        Those that the forward has made are scaled, the weight's into its dtype.
-        """
+        """Gradients of the head's weight and input are made, or scaled if the forward has made them."""
         acts = self.beside_head + self.waiting_logits + self.losses * self.after
-        products = self.width * self.head + self.last * self.stream
-        made = np.where(self.in_chunks, self.rounded, products)
+        made = np.where(self.in_chunks, self.rounded, self.width * self.head + self.last * self.stream)
         # the last block is gathered for its backward when the logits have gone
-        later = np.maximum(self.prefetched - self.after, 0.0)
-        buffers = self.gathered + self.gathered_head + self.reducing + later
+        buffers = self.gathered + self.gathered_head + self.reducing + np.maximum(self.prefetched - self.after, 0.0)
         return Moment(acts, buffers, self.gradients, self.waiting + made)
 
     def reduction_of_head(self) -> Moment:
@@ -307,13 +285,11 @@ class _Rank:
         shard = self.shard_gradients * self.block / np.maximum(self.elements, 1.0)
         buffers = first.buffers - self.sending + FP32 * self.block
         gradients = np.where(self.several, self.gradients, shard + self.first_gradient)
-        acts = first.activations - self.kept.last
-        return Moment(here * acts, here * buffers, here * gradients, here * first.other)
+        return Moment(here * (first.activations - self.kept.last), here * buffers, here * gradients, here * first.other)
 
     def reduction_of_block(self) -> Moment:
         """The block's gradients whole, and their fp32 copy; in a split backward, of a stage at once."""
-        late = self.split & (self.stage >= 2)
-        now = self.reduces_each
+        late, now = self.split & (self.stage >= 2), self.reduces_each
         made = now * self.width * self.block + self.head_gradient + self.stream
         # whole backwards among them have summed theirs in fp32 by then
         each = np.where(self.t.schedules("split_all"), self.width, FP32) * self.block
@@ -322,12 +298,8 @@ class _Rank:
         blocks = np.where(late, self.blocks / self.virtual_stages, self.blocks > 1) * (self.stage == 3)
         buffers = self.gathered + self.width * self.block * blocks + sent
         done = np.where(late, self.blocks / self.virtual_stages * self.kept.block, self.kept.last)
-        return Moment(
-            self.under_way + self.waiting_logits - done,
-            buffers,
-            self.gradients + self.first_gradient,
-            self.waiting + made,
-        )
+        acts = self.under_way + self.waiting_logits - done
+        return Moment(acts, buffers, self.gradients + self.first_gradient, self.waiting + made)
 
     def reduction_of_root(self, sent: bool) -> Moment:
         """Embedding and head, once their blocks are done; in ZeRO-1 after the last micro-batch.
@@ -345,17 +317,14 @@ class _Rank:
         made = np.where(self.stage == 0, self.width * self.larger_root + self.stream, made)
         stays = ((self.stage == 2) & several) | ((self.stage == 3) & self.piped)
         buffers = np.where(stays, self.gathered, 0.0) + np.where(self.stage > 0, FP32 * size * copies, 0.0)
-        total = np.maximum(self.elements, 1.0)
         first = self.elements - np.where(self.stage > 0, self.roots, self.larger_root)
-        first = first / total
+        first = first / np.maximum(self.elements, 1.0)
         first = np.where((self.stage == 0) & (self.width < FP32), 1.0, first)
-        gradients = self.shard_gradients * np.where(several, 1.0, first)
-        return Moment(left, buffers, gradients, made)
+        return Moment(left, buffers, self.shard_gradients * np.where(several, 1.0, first), made)
 
     def sum_of_root(self) -> Moment:
         """ZeRO-1 before its last micro-batch: a root's gradient beside the sums that it is added to."""
-        one = self.stage == 1
-        made = self.width * self.larger_root + self.stream
+        one, made = self.stage == 1, self.width * self.larger_root + self.stream
         return Moment(one * self.without_one, one * self.gathered, one * self.gradients, one * made)
 
     def sum_of_shared(self) -> Moment:
@@ -365,9 +334,8 @@ class _Rank:
         """
         predicts = self.last & (self.modules > 0)
         shared = self.tied | predicts
-        acts = np.maximum(self.beside_head - self.modules * self.kept.block, 0.0) * predicts
         forward = self.width * self.head - self.head_made  # the forward has made this one
-        acts = acts + forward
+        acts = np.maximum(self.beside_head - self.modules * self.kept.block, 0.0) * predicts + forward
         made = self.width * self.head * (3.0 + (predicts & ~self.tied)) + self.stream - forward
         buffers = self.gathered + np.where(self.reduces_each, FP32 * self.block, 0.0)
         blocks = self.shard_gradients * (1.0 - self.roots / np.maximum(self.elements, 1.0))
@@ -379,8 +347,7 @@ class _Rank:
         three = (self.stage == 3) & ~self.piped
         buffers = 2 * self.width * (self.roots + self.block) + self.reducing
         nothing = np.zeros(len(self.t))
-        gradients = np.where(self.several, self.shard_gradients, 0.0)
-        return Moment(three * self.stream, three * buffers, gradients, nothing)
+        return Moment(three * self.stream, three * buffers, np.where(self.several, self.shard_gradients, 0.0), nothing)
 
     def update(self) -> Moment:
         """An optimizer that makes a tensor beside every weight; others make none, and peak elsewhere."""

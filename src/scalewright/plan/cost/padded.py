@@ -85,8 +85,7 @@ def _by_unit(table: Table, ranks: np.ndarray, sums: Callable[[Unit, int], np.nda
     """[rows, ...]: `sums` of every row's unit and number of ranks, called once for each pair."""
     pairs, inverse = np.unique(table.unit * 2.0**31 + ranks, return_inverse=True)
     split = zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True)
-    every = [sums(table.units[int(index)], int(shards)) for index, shards in split]
-    return np.array(every)[inverse.reshape(-1)]
+    return np.array([sums(table.units[int(index)], int(shards)) for index, shards in split])[inverse.reshape(-1)]
 
 
 @lru_cache(maxsize=65536)
@@ -107,19 +106,16 @@ def _experts(model: ModelSpec, ep: int, etp: int, ranks: int, optimizer: Optimiz
 
 @lru_cache(maxsize=65536)
 def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimizer, rank: int) -> np.ndarray:
-    elements = np.zeros((REGIONS + 1, len(Sums._fields)))
-    layers = model.num_hidden_layers
+    elements, layers = np.zeros((REGIONS + 1, len(Sums._fields))), model.num_hidden_layers
     for shape, tensor, sums in _local_shapes(model, tp, sp):
         layer, rest = tensor.layer, float(not is_matrix(tensor))
         inside = 0 <= layer < layers
-        extra = tensor.name.startswith("mtp.")
-        region = BLOCK if inside else EXTRA if extra else BEFORE if layer < 0 else AFTER
+        region = BLOCK if inside else EXTRA if tensor.name.startswith("mtp.") else BEFORE if layer < 0 else AFTER
         size = padded_rows(shape, ranks)
         kept = optimizer.state_bytes(tensor, size // ranks)
         p, q = factors(shape, rank, stacked=False, partial=bool(sums))
-        numbers = np.array(
-            [size, size * ("tp" in sums), size * ("kv" in sums), size * rest, kept, size * (p > 0), p, q]
-        )
+        summed = size * ("tp" in sums), size * ("kv" in sums)
+        numbers = np.array([size, *summed, size * rest, kept, size * (p > 0), p, q])
         elements[region] += numbers
         if tensor.tied_to:
             elements[TIED] += numbers
@@ -127,11 +123,12 @@ def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimiz
     return elements
 
 
+Held = tuple[tuple[int, ...], TensorSpec, tuple[str, ...]]  # a tensor's shape on a rank, itself, the sums it waits for
+
+
 @lru_cache(maxsize=1024)
-def _local_shapes(
-    model: ModelSpec, tp: int, sp: bool
-) -> tuple[tuple[tuple[int, ...], TensorSpec, tuple[str, ...]], ...]:
-    """Of every dense tensor: its shape on a tensor-parallel rank, itself, and the sums that it waits for."""
+def _local_shapes(model: ModelSpec, tp: int, sp: bool) -> tuple[Held, ...]:
+    """The dense tensors of a tensor-parallel rank."""
     layout = Layout(devices=tp, tp=tp, sp=sp, zero_stage=0)
     coords, sizes = {"tp": 0}, {"tp": tp}
     return tuple(

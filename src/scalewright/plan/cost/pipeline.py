@@ -3,33 +3,30 @@
     bubble    step of unequal ranks (spec/schedules/bubble.py) - m t_slowest
     messages  2 (p - 1) of the fill and the drain, and of the slowest rank with its others what isn't hidden
 
-Fill and drain: the first activation goes up over p - 1 borders, the last gradient down. In between a trainer
-with overlap.p2p hides that share. Two ranks with one micro-batch exchange two messages, and no others.
-Machines whose processes were timed: their pipelines are simulated, message by message, by the
-clock of the schedule:
+Fill and drain: the first activation goes up over p - 1 borders, the last gradient down. In between a trainer with
+overlap.p2p hides that share. Two ranks with one micro-batch exchange two messages, and no others. Machines whose
+processes were timed: their pipelines are simulated, message by message, by the clock of the schedule:
 
     rank 0   F0 > F1 >  .   .  B0 ...      seconds of F, B, W of each rank, and of each border's message,
     rank 1   ===> F0 B0 > ...              inside a machine or between two: spec/schedules/clock.py
 
-A message travels while both ends compute, yet a 1F1B pipeline waits for it: rank k has p - k micro-batches
-under way, whose forwards and backwards need 2 (p - 1 - k) messages one after the other, so that every p of
-them take at least 2 (p - 1) messages longer. A weight part (zb-h1) fills that wait. No formula here:
-schedules are too many, and borders differ. After 4 p micro-batches a pipeline repeats itself every p; the
-rest follows.
+A message travels while both ends compute, yet a 1F1B pipeline waits for it: rank k has p - k micro-batches under way,
+whose forwards and backwards need 2 (p - 1 - k) messages one after the other, so that every p of them take at least
+2 (p - 1) messages longer. A weight part (zb-h1) fills that wait. No formula here: schedules are too many, and borders
+differ. After 4 p micro-batches a pipeline repeats itself every p; the rest follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns, PipelineRank
 from scalewright.plan.cost.cpu import Cpu
 from scalewright.plan.cost.links import message_bytes
-from scalewright.plan.cost.microbatch import Micro
 from scalewright.plan.cost.price_list import PriceList
 from scalewright.plan.cost.volumes import Volumes
 from scalewright.plan.request import SCHEDULES
@@ -38,69 +35,62 @@ from scalewright.spec.schedules.bubble import RankCost, step_columns
 from scalewright.spec.schedules.build import schedule
 from scalewright.spec.schedules.clock import simulate
 from scalewright.spec.schedules.kinds import find_kind
-from scalewright.spec.schedules.schedule import Schedule
 from scalewright.spec.volumes import Transfer
 
+Costs = tuple[RankCost, RankCost, RankCost]  # of the fullest rank between the ends, the first and the last
+FILLED = 4  # micro-batches a rank until the pipeline repeats itself
+TIMED = np.array([find_kind(kind).trained and find_kind(kind).flushes for kind in SCHEDULES])
+_plan = lru_cache(maxsize=512)(schedule)
+_Parts = dict[str, float]  # seconds of one stage's computations, by kind
 
-def bubble(at: Columns, ranks: tuple[Micro, Micro, Micro], slowest: np.ndarray) -> np.ndarray:
-    """Seconds that the step is longer than `slowest`'s micro-batches; ranks: fullest between, first, last."""
+
+def bubble(at: Columns, costs: Costs, slowest: np.ndarray) -> np.ndarray:
+    """Seconds that the step is longer than `slowest`'s micro-batches."""
     t = at.table
-    idle = np.zeros(len(t))
-    piped = t.pp > 1
+    idle, piped = np.zeros(len(t)), t.pp > 1
     if not piped.any():
         return idle
-    between, first, last = (rank.cost for rank in ranks)
-    total = _sums(at, between, first, last)
-    for index, kind in enumerate(SCHEDULES):
+    between, first, last = costs
+    total = _sums(at, costs)
+    for index in np.unique(t.schedule[piped]):
         rows = np.flatnonzero(piped & (t.schedule == index))
-        if not len(rows):
-            continue
-        costs = (_take(first, rows), _take(between, rows), _take(last, rows))
+        ends = (_take(first, rows), _take(between, rows), _take(last, rows))
         sizes = (t.pp[rows], t.virtual_stages[rows], t.accumulation[rows])
-        idle[rows] = step_columns(kind, *sizes, costs, _take(total, rows))
-        idle[rows] = np.maximum(idle[rows] - t.accumulation[rows] * slowest[rows], 0.0)
+        seconds = step_columns(SCHEDULES[index], *sizes, ends, _take(total, rows))
+        idle[rows] = np.maximum(seconds - t.accumulation[rows] * slowest[rows], 0.0)
     return idle
 
 
-def _sums(at: Columns, between: RankCost, first: RankCost, last: RankCost) -> RankCost:
+def _sums(at: Columns, costs: Costs) -> RankCost:
     """Over all ranks. Those between hold what blocks the ends leave, on average less than the fullest."""
     t = at.table
     left = at.work.blocks - t.stages[:, 1] - t.stages[:, 2]
     times = np.clip(left / np.maximum(t.stages[:, 0], 1.0), 0.0, np.maximum(t.pp - 2, 0.0))
-    return RankCost(
-        first.forward + times * between.forward + last.forward,
-        first.backward + times * between.backward + last.backward,
-        first.weight + times * between.weight + last.weight,
-    )
+    columns = zip(*(vars(cost).values() for cost in costs), strict=True)
+    return RankCost(*(first + times * between + last for between, first, last in columns))
 
 
 def _take(cost: RankCost, rows: np.ndarray) -> RankCost:
-    return RankCost(cost.forward[rows], cost.backward[rows], cost.weight[rows])
+    return RankCost(*(column[rows] for column in vars(cost).values()))
 
 
 def clocked(
-    at: Columns,
-    ranks: tuple[Micro, Micro, Micro],
-    slowest: np.ndarray,
-    fill: np.ndarray,
-    message: np.ndarray,
-    prices: Cpu,
+    at: Columns, costs: Costs, slowest: np.ndarray, fill: np.ndarray, message: np.ndarray, prices: Cpu
 ) -> tuple[np.ndarray, np.ndarray]:
     """The bubble and the exposed messages of pipelines between machines, by the clock.
 
-    `fill`, `message`: by formulas; they stay where a schedule isn't run, and inside a machine, whose own
-    cores copy every message.
+    `fill`, `message`: by formulas; they stay where a schedule isn't run, and inside a machine, whose own cores copy
+    every message.
     """
     t = at.table
     rows = np.flatnonzero((t.pp > 1) & TIMED[t.schedule] & (prices.sending < 1) & (prices.crowd == 1))
     if not len(rows):
         return fill, message
-    between, first, last = (rank.cost for rank in ranks)
     stride = t.devices / t.pp
     near, far = prices.network.ends(np.asarray(message_bytes(at)), stride)
     border = Border(near, far, stride, prices.network.between.node)
     sizes = Sizes(t.schedule, t.pp, t.virtual_stages, t.accumulation)
-    whole = makespans(rows, sizes, (between, first, last), _sums(at, between, first, last), border)
+    whole = makespans(rows, sizes, costs, _sums(at, costs), border)
     waits = np.maximum(whole - t.accumulation[rows] * slowest[rows], 0.0)
     fill, message = fill.copy(), message.copy()
     fill[rows] = np.minimum(fill[rows], waits)
@@ -142,14 +132,6 @@ def messages(
     return np.where(t.pp > 1, fill + np.max(ranks, axis=0) - t.accumulation * totals.max(0), 0.0)
 
 
-# -- pipelines by the clock ------------------------------------------------------------------------
-
-
-FILLED = 4  # micro-batches a rank until the pipeline repeats itself
-TIMED = np.array([find_kind(kind).trained and find_kind(kind).flushes for kind in SCHEDULES])
-_plan = lru_cache(maxsize=512)(schedule)
-
-
 @dataclass(frozen=True)
 class Border:
     """Seconds of a message [rows] to a neighbour on the same machine, and on another."""
@@ -176,25 +158,15 @@ class Sizes:
     micro_batches: np.ndarray
 
 
-def makespans(
-    rows: np.ndarray, sizes: Sizes, costs: tuple[RankCost, RankCost, RankCost], sums: RankCost, border: Border
-) -> np.ndarray:
-    """Seconds of these rows' pipelines; `costs`: of the fullest rank between, the first and the last.
-
-    `sums`: over all ranks; those between hold what the ends leave.
-    """
+def makespans(rows: np.ndarray, sizes: Sizes, costs: Costs, sums: RankCost, border: Border) -> np.ndarray:
+    """Seconds of these rows' pipelines; `sums`: over all ranks, of which those between hold what the ends leave."""
     times = []
     for row in rows:
         p, v, m = (int(column[row]) for column in (sizes.ranks, sizes.virtual_stages, sizes.micro_batches))
         kind = SCHEDULES[int(sizes.kind[row])]
         parts = [_rank_parts(row, rank, p, costs, sums, v) for rank in range(p)]
 
-        def time(
-            micros: int, kind: str = kind, p: int = p, v: int = v, row: int = row, parts: list[_Parts] = parts
-        ) -> float:
-            plan = _plan(kind, p, v, micros)
-            return simulate(plan, _cost(plan, parts), _send(plan, border, row)).makespan
-
+        time = partial(_makespan, kind, p, v, parts, border, row)
         if m <= FILLED * p:
             times.append(time(m))
             continue
@@ -203,38 +175,28 @@ def makespans(
     return np.array(times)
 
 
-_Parts = dict[str, float]  # seconds of one stage's computations, by kind
+def _makespan(kind: str, p: int, v: int, parts: list[_Parts], border: Border, row: int, micro_batches: int) -> float:
+    plan, ranks = _plan(kind, p, v, micro_batches), range(p)
+    by_stage = [parts[rank] for rank in plan.rank_of]
+    sent = {(rank, peer): border.seconds(row, rank, peer) for rank in ranks for peer in ranks}
+
+    def cost(action: Action) -> float:
+        return by_stage[action.stage][action.kind]
+
+    return simulate(plan, cost, lambda action: sent[plan.rank_of[action.stage], action.peer]).makespan
 
 
-def _rank_parts(
-    row: int, rank: int, ranks: int, costs: tuple[RankCost, RankCost, RankCost], sums: RankCost, stages: int
-) -> _Parts:
+def _rank_parts(row: int, rank: int, ranks: int, costs: Costs, sums: RankCost, stages: int) -> _Parts:
     """Seconds of a rank's stages; the second rank is the fullest between, the others share what is left."""
     between, first, last = costs
 
     def of(name: str) -> float:
-        column = {0: first, ranks - 1: last}.get(rank, between)
-        seconds = float(getattr(column, name)[row])
+        seconds = float(getattr({0: first, ranks - 1: last}.get(rank, between), name)[row])
         if 1 < rank < ranks - 1:
             ends = float(getattr(first, name)[row] + getattr(last, name)[row] + getattr(between, name)[row])
             seconds = min(seconds, max(float(getattr(sums, name)[row]) - ends, 0.0) / (ranks - 3))
         return seconds / stages
 
-    forward, backward, weight = of("forward"), of("backward"), of("weight")
-    return {
-        "forward": forward,
-        "backward": backward,
-        "backward_input": max(backward - weight, 0.0),
-        "backward_weight": weight,
-    }
-
-
-def _cost(plan: Schedule, parts: list[_Parts]) -> Callable[[Action], float]:
-    by_stage = [parts[rank] for rank in plan.rank_of]
-    return lambda action: by_stage[action.stage][action.kind]
-
-
-def _send(plan: Schedule, border: Border, row: int) -> Callable[[Action], float]:
-    ranks = range(plan.ranks)
-    seconds = {(rank, peer): border.seconds(row, rank, peer) for rank in ranks for peer in ranks}
-    return lambda action: seconds[plan.rank_of[action.stage], action.peer]
+    backward, weight = of("backward"), of("weight")
+    split = {"backward_input": max(backward - weight, 0.0), "backward_weight": weight}
+    return {"forward": of("forward"), "backward": backward, **split}

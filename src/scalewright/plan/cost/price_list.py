@@ -36,12 +36,13 @@ class Accelerator:
         self.crowd, self.sending = np.ones(len(at.table)), np.zeros(len(at.table))
 
     def waits(self, blocks: np.ndarray, device: np.ndarray) -> np.ndarray:
-        """Of a micro-batch through so many blocks: what the host adds to the device's seconds."""
-        return launch_waits(self.at, blocks, device)
+        """Of a micro-batch through so many blocks: what the host adds to `device`, the device's seconds."""
+        host, counted = _host_seconds(self.at, blocks)
+        return np.asarray((device**CORNER + host**CORNER) ** (1 / CORNER) - device + counted)
 
     def update(self) -> np.ndarray:
         """Of the optimizer's update."""
-        return np.asarray(optimizer(self.at) + (products(self.at) + way(self.at, self.network)))
+        return np.asarray(optimizer(self.at) + (products(self.at) + way(self.at, self.network.all_to_all)))
 
     def fixed(self) -> np.ndarray:
         """Of what a step always costs beside its micro-batches: the host's part."""
@@ -54,26 +55,14 @@ PriceList = Accelerator | Cpu  # seconds that a step takes on one kind of device
 
 def price_list(at: PricedColumns) -> PriceList:
     """The list of these rows, whose devices are of one kind."""
-    unit = at.table.units[at.table.unit[0]] if len(at.table) else None
-    if unit is not None and unit.chip.timings is not None:
-        return Cpu(at, unit.chip.timings)
-    return Accelerator(at)
-
-
-# -- launches ---------------------------------------------------------------------------------------
-
-
-def launch_waits(at: Columns, blocks: np.ndarray, device: np.ndarray) -> np.ndarray:
-    """Seconds beyond `device`, the device's own, of a micro-batch through so many blocks."""
-    host, counted = _host_seconds(at, blocks)
-    return np.asarray((device**CORNER + host**CORNER) ** (1 / CORNER) - device + counted)
+    timings = at.table.units[at.table.unit[0]].chip.timings if len(at.table) else None
+    return Accelerator(at) if timings is None else Cpu(at, timings)
 
 
 def _launches(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     """Launches of an average block that no graph holds, over a dense block's: all, and an expert layer's.
 
-    Routing and dispatch take more the older the trainer is; products one by one three launches an expert and
-    pass.
+    Routing and dispatch take more the older the trainer is; products one by one three launches an expert and pass.
     """
     c, sparse = at.c, at.work.sparse
     plain = at.trainer.launches_mixer + (1 - sparse) * at.trainer.launches_mlp

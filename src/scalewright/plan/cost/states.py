@@ -10,7 +10,7 @@ n: parameters on the rank after tensor, pipeline and expert parallelism.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,23 +24,19 @@ from scalewright.spec.memory import FP32
 
 @dataclass(frozen=True)
 class States:
-    """Bytes of a rank, a number a row.
-
-    `gathered`: whole copies beside shards. `scratch`: what an update makes and frees. `errors`: what
-    compressed gradients leave for the next step.
-    """
+    """Bytes of a rank, a number a row."""
 
     parameters: np.ndarray
     gradients: np.ndarray
     optimizer: np.ndarray
-    gathered: np.ndarray
-    scratch: np.ndarray
-    errors: np.ndarray
+    gathered: np.ndarray  # whole copies beside shards
+    scratch: np.ndarray  # what an update makes and frees
+    errors: np.ndarray  # what compressed gradients leave for the next step
 
     def where(self, rows: np.ndarray, other: States) -> States:
         """These in `rows`, the other's elsewhere."""
-        names = [part.name for part in fields(self)]
-        return States(*(np.where(rows, getattr(self, name), getattr(other, name)) for name in names))
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return States(*(np.where(rows, mine, theirs) for mine, theirs in pairs))
 
 
 def elements(at: Columns, place: PipelineRank) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +71,6 @@ def _regions(table: Table, place: PipelineRank) -> dict[int, np.ndarray]:
 
 
 def _apart(place: PipelineRank) -> np.ndarray:
-    """Where a tied head's matrix is on a rank that doesn't hold the embedding."""
     return np.asarray((place.last > 0) & (place.first == 0))
 
 
@@ -133,7 +128,6 @@ def _own(at: Columns, place: PipelineRank) -> States:
 
 
 def _errors(at: Columns, place: PipelineRank) -> np.ndarray:
-    """PowerSGD's errors and factors."""
     table, regions, experts = at.table, at.padded.regions, at.padded.experts
     sent = kept_bytes(shrunk(at, place, regions.shrunk), shrunk(at, place, regions.sent_q))
     dense = sent * (table.dp * table.cp > 1)
@@ -145,9 +139,8 @@ def _errors(at: Columns, place: PipelineRank) -> np.ndarray:
 def shrunk(at: Columns, place: PipelineRank, sums: np.ndarray, counted: np.ndarray | float = 0) -> np.ndarray:
     """One sum (shrunk, sent_p, sent_q) of a pipeline rank's dense gradients that PowerSGD compresses.
 
-    `counted`: blocks of prediction modules that are among the blocks of `place` already.
-
-    Both ends of a tied head on two ranks have yet to be summed, and are sent whole.
+    Both ends of a tied head on two ranks have yet to be summed, and are sent whole. `counted`: blocks of prediction
+    modules that are among the blocks of `place` already.
     """
     table, first, last = at.table, place.first > 0, place.last > 0
     whole = (at.work.tied > 0) & (table.pp > 1) & ~table.schedules("folded") & first

@@ -93,23 +93,18 @@ def table(requests: Sequence[Request]) -> Table:
 
 
 def _indices(words: Sequence[str], given: Sequence[str]) -> np.ndarray:
-    """Words by their numbers."""
     number = {word: index for index, word in enumerate(words)}
     return np.array([number[word] for word in given], dtype=np.intp)
 
 
-# -- where the blocks go --------------------------------------------------------------------------
-
-
 def stage_blocks(request: Request) -> tuple[float, ...]:
-    """Blocks of the fullest rank between the ends, the first, the last, the second; the fullest's number;
-    blocks of the last but one; the number of the last that is as full as the fullest.
+    """Blocks of the fullest rank between the ends, the first, the last, the second; the fullest's number; blocks of the
+    last but one; the number of the last that is as full as the fullest.
 
-    All stages of a rank together. Memory is highest on one of these: earlier ranks have more micro-batches
-    under way, later ones of a split backward more gradients that wait, fuller ones more weights.
+    All stages of a rank together. Memory is highest on one of these: earlier ranks have more micro-batches under way,
+    later ones of a split backward more gradients that wait, fuller ones more weights.
     """
-    stages = stage_counts(request)
-    return _rank_blocks(stages, request.schedule, request.pp, request.virtual_stages)
+    return _rank_blocks(stage_counts(request), request.schedule, request.pp, request.virtual_stages)
 
 
 @lru_cache(maxsize=65536)

@@ -1,18 +1,15 @@
 """One optimizer step from seconds of kernels and collectives: what runs after what, and hides behind it.
 
-    a rank's micro-batch   microbatch.py      kernels, exposed tp, cp and ep exchange, waits for the host
-    the pipeline           pipeline.py        m · slowest rank + bubble + exposed messages
-    fewer cores than ranks cpu.py             at least crowd · m · a rank's computation
-    data parallelism       data_parallel.py   what the last backward (first forward) doesn't hide;
-                                              FSDP: of every micro-batch
-    optimizer, offload     optimizer.py       bytes of the states, the host's link
+    a rank's micro-batch   microbatch.py     kernels, exposed tp, cp and ep exchange, waits for the host
+    the pipeline           pipeline.py       m · slowest rank + bubble + exposed messages
+    fewer cores than ranks cpu.py            at least crowd · m · a rank's computation
+    data parallelism       `data_parallel`   what the last backward (first forward) doesn't hide; FSDP: of each of them
+    optimizer, offload     optimizer.py      bytes of the states, the host's link
     step                   + what a step always costs (host.step)
                            + stragglers: wait.straggler of the step a doubling of nodes
 
-Stragglers: a step ends with the slowest of n nodes. Of n alike, independent delays the largest grows with the
-logarithm of n, whatever their distribution's exponential tail (Gumbel 1958), hence seconds · s · log2(n).
-
-Seconds that gradients and parameters take beside the computation, in a step.
+Stragglers: a step ends with the slowest of n nodes. Of n alike, independent delays the largest grows with the logarithm
+of n, whatever their distribution's exponential tail (Gumbel 1958), hence seconds · s · log2(n). Gradients, parameters:
 
     hides behind         traffic                                         exposed
     forward, backward    ZeRO 1, 2: parameters; ZeRO 0 to 2: gradients   what overlap · the pass doesn't hide,
@@ -25,13 +22,11 @@ Seconds that gradients and parameters take beside the computation, in a step.
     nothing              passes over gradients that are compressed       all
     nothing              outer steps of islands, a step's share           what `overlap` steps don't hide
 
-Where nothing runs beside the computation, a pipeline fills and drains with the traffic of its stages: FSDP
-gathers when the first activation has come, and reduces before the gradient goes to the stage before.
-
-What FSDP hides slows the computation that hides it (overlap.slow). What is sent: volumes.py.
-
-FSDP2 gathers into one buffer and copies parameters out of it, where the computation waits for them; gradients
-are cast to fp32 as they are copied in, beside the backward: 8 + 6 bytes a parameter and micro-batch.
+Where nothing runs beside the computation, a pipeline fills and drains with the traffic of its stages: FSDP gathers when
+the first activation has come, and reduces before the gradient goes to the stage before. What FSDP hides slows the
+computation that hides it (overlap.slow). FSDP2 gathers into one buffer and copies parameters out of it, where the
+computation waits for them; gradients are cast to fp32 as they are copied in, beside the backward: 8 + 6 bytes a
+parameter and micro-batch. What is sent: volumes.py.
 """
 
 from __future__ import annotations
@@ -48,16 +43,17 @@ from scalewright.plan.cost.microbatch import exchanges, micro
 from scalewright.plan.cost.optimizer import offload
 from scalewright.plan.cost.pipeline import bubble, clocked, messages
 from scalewright.plan.cost.price_list import PriceList
-from scalewright.plan.cost.volumes import AXES, bytes_by_axis
+from scalewright.plan.cost.volumes import bytes_by_axis
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.spec.volumes import During, Transfer
-
-__all__ = ["AXES", "PARTS", "Step", "step"]
 
 PARTS = (
     "compute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed",
     "optimizer", "recompute", "other",
 )  # fmt: skip
+BACKWARD = 2 / 3  # of a micro-batch's time
+# Bytes a number that compressing reads and writes, by COMPRESSED: parallel/replicate.py, power_sgd.py
+PACKING = np.array([0.0, 30.0, 46.0, 44.0])
 
 
 @dataclass
@@ -112,48 +108,31 @@ def _step(at: PricedColumns) -> Step:
     ranks = [micro(at, place, sent) for place in seats]
     totals = np.stack([rank.total for rank in ranks])
     slow, which = totals.max(0), totals.argmax(0)
-    fill = bubble(at, (ranks[0], ranks[1], ranks[2]), slow)
+    costs = ranks[0].cost, ranks[1].cost, ranks[2].cost
+    fill = bubble(at, costs, slow)
     message = messages(at, seats, totals, volumes, prices)
     if isinstance(prices, Cpu):
-        fill, message = clocked(at, (ranks[0], ranks[1], ranks[2]), slow, fill, message, prices)
+        fill, message = clocked(at, costs, slow, fill, message, prices)
     # what other trainers' ranks share is taken of the fullest, whichever it is
     counted = seats if volumes.any_own and (table.pp > 1).any() else seats[:1]
-    shared = [data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted]
-    dp = np.max(shared, axis=0)
-    states = prices.update() + offload(at, slow)
-    fixed = prices.fixed()
+    dp = np.max([data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted], axis=0)
+    states, fixed = prices.update() + offload(at, slow), prices.fixed()
     of = {
         name: m * np.choose(which, [getattr(rank, name) for rank in ranks])
         for name in ("compute", "recompute", "tp", "cp", "ep", "host")
     }
-    turns = crowded(prices.crowd, of["compute"] + of["recompute"] + of["host"], fill)
+    # ranks wait for a core where a crowd shares each; in a pipeline's fill the others have it
+    turns = np.maximum((prices.crowd - 1) * (of["compute"] + of["recompute"] + of["host"]) - fill, 0.0)
     plain = m * slow + fill + turns + message + dp + states + fixed
     nodes = np.maximum(table.devices / np.maximum(at.chip.node, 1.0), 1.0)
     late = plain * c["wait.straggler"] * np.log2(nodes)
-    parts = {
-        "compute": of["compute"] + turns,
-        "tp_exposed": of["tp"],
-        "dp_exposed": dp,
-        "cp_exposed": of["cp"],
-        "ep_exposed": of["ep"],
-        "pp_bubble": fill,
-        "pp_exposed": message,
-        "optimizer": states,
-        "recompute": of["recompute"],
-        "other": of["host"] + fixed + late,
-    }
+    parts = {"compute": of["compute"] + turns, "tp_exposed": of["tp"], "dp_exposed": dp, "cp_exposed": of["cp"]}
+    parts |= {"ep_exposed": of["ep"], "pp_bubble": fill, "pp_exposed": message, "optimizer": states}
+    parts |= {"recompute": of["recompute"], "other": of["host"] + fixed + late}
     forward, hardware = flops(at)
     detail = {"slow": slow, "late": late, "fixed": fixed}
     share = prices.beside * of["host"] / np.maximum(plain, 1e-12)  # a CPU's Python is timed, no wait
     return Step(plain + late, parts, forward, hardware, share, at, detail)
-
-
-def crowded(crowd: np.ndarray, work: np.ndarray, fill: np.ndarray) -> np.ndarray:
-    """Seconds that ranks with `work` seconds each wait for a core, where `crowd` of them share each.
-
-    A core is never idle while a rank could run: in a pipeline's fill the others have it.
-    """
-    return np.asarray(np.maximum((crowd - 1) * work - fill, 0.0))
 
 
 def flops(at: PricedColumns) -> tuple[np.ndarray, np.ndarray]:
@@ -162,16 +141,9 @@ def flops(at: PricedColumns) -> tuple[np.ndarray, np.ndarray]:
     ranks = t.tp * t.cp * t.dp * t.accumulation
     blocks = at.work.blocks * ranks
     block = at.region(per, BLOCK) * blocks
-    ends = sum(at.region(per, region) for region in (BEFORE, AFTER, EXTRA))
-    forward = block + ends * ranks
-    parts = (at.rerun_parts * at.prices.part_flops[t.unit]).sum(1)
-    again = at.rerun * block + parts * blocks
+    forward = block + sum(at.region(per, region) for region in (BEFORE, AFTER, EXTRA)) * ranks
+    again = at.rerun * block + (at.rerun_parts * at.prices.part_flops[t.unit]).sum(1) * blocks
     return 3 * forward, 3 * forward + again
-
-
-BACKWARD = 2 / 3  # of a micro-batch's time
-# Bytes a number that compressing reads and writes, by COMPRESSED: parallel/replicate.py, power_sgd.py
-PACKING = np.array([0.0, 30.0, 46.0, 44.0])
 
 
 def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, prices: PriceList) -> np.ndarray:
@@ -188,16 +160,10 @@ def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, pric
         + _by_block(at, priced, micro)
         + prices.beside * _copies(at, priced)
         + _packing(at)
-        + _alone(priced)
+        + sum(x.seconds * x.share for x in priced if x.transfer.during == "nothing" and x.transfer.axis != "islands")
         + _outer(at, priced, micro)
         + (1 - prices.beside) * _fill(at, priced)
     )
-
-
-def _alone(priced: Sequence[_Priced]) -> np.ndarray:
-    """Seconds of what nothing hides."""
-    alone = [x for x in priced if x.transfer.during == "nothing" and x.transfer.axis != "islands"]
-    return np.asarray(sum(part.seconds * part.share for part in alone))
 
 
 def _outer(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.ndarray:
@@ -222,12 +188,11 @@ class _Priced:
 
 def _fill(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
     """Seconds that a micro-batch's traffic in one stage holds up the others, in the fill and the drain."""
-    once = np.zeros(len(at.table))
-    for part in priced:
-        if part.transfer.axis in ("fsdp", "efsdp", "expert"):
-            # a gradient leaves for the stage before once those of the weights are reduced, unless split off
-            later = at.table.schedules("splits") & (part.transfer.kind != "all_gather") & (part.rounds <= 1)
-            once = once + np.where(later, 0.0, part.seconds / np.maximum(part.rounds, 1.0))
+    once, splits = np.zeros(len(at.table)), at.table.schedules("splits")
+    for part in (part for part in priced if part.transfer.axis in ("fsdp", "efsdp", "expert")):
+        # a gradient leaves for the stage before once those of the weights are reduced, unless split off
+        later = splits & (part.transfer.kind != "all_gather") & (part.rounds <= 1)
+        once = once + np.where(later, 0.0, part.seconds / np.maximum(part.rounds, 1.0))
     return np.asarray((at.table.pp - 1) * once)
 
 
@@ -256,11 +221,10 @@ def _traffic(priced: Sequence[_Priced], during: During) -> tuple[np.ndarray, np.
 def _copies(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
     """Seconds of FSDP2's copies: read and written once of what is gathered, in 2 and 4 bytes of gradients."""
     moved = np.zeros(len(at.table))
-    for part in priced:
-        transfer = part.transfer
-        if transfer.axis in ("fsdp", "efsdp") or (transfer.axis == "expert" and transfer.during == "all"):
-            times = 2.0 if transfer.kind == "all_gather" else 1.5 * at.c["overlap.slow"]
-            moved = moved + times * transfer.calls * transfer.bytes
+    for sent in (part.transfer for part in priced):
+        if sent.axis in ("fsdp", "efsdp") or (sent.axis == "expert" and sent.during == "all"):
+            times = 2.0 if sent.kind == "all_gather" else 1.5 * at.c["overlap.slow"]
+            moved = moved + times * sent.calls * sent.bytes
     return np.asarray(at.trainer.fsdp_copies * moved / at.memory_rate)
 
 

@@ -67,20 +67,12 @@ def _shared(at: Columns, what: str, elements: np.ndarray, group: np.ndarray, sha
 def tensor_parallel(at: Columns, place: PipelineRank) -> Iterator[Transfer]:
     """Sums of the residual stream, forward, backward and in what runs again."""
     t, sparse = at.table, at.work.sparse
-    times = at.work.exchanges + sparse * (t.etp > 1)
-    calls = times * place.blocks * t.accumulation * (t.tp > 1)
-    kinds: tuple[tuple[Collective, np.ndarray], ...] = (
-        ("all_reduce", 1.0 * (t.sp <= 0)),
-        ("all_gather", 1.0 * (t.sp > 0)),
-        ("reduce_scatter", 1.0 * (t.sp > 0)),
-    )
-    phases: tuple[tuple[During, np.ndarray | float], ...] = (
-        ("forward", 1.0),
-        ("backward", 1.0),
-        ("recompute", at.rerun),
-    )
-    for kind, used in kinds:
-        for during, share in phases:
+    calls = (at.work.exchanges + sparse * (t.etp > 1)) * place.blocks * t.accumulation * (t.tp > 1)
+    whole, parts = 1.0 * (t.sp <= 0), 1.0 * (t.sp > 0)
+    kinds: dict[Collective, np.ndarray] = {"all_reduce": whole, "all_gather": parts, "reduce_scatter": parts}
+    phases: dict[During, np.ndarray | float] = {"forward": 1.0, "backward": 1.0, "recompute": at.rerun}
+    for kind, used in kinds.items():
+        for during, share in phases.items():
             yield Transfer("tp", kind, at.work.stream, calls * used * share, during, t.accumulation)
     kept = at.rerun * place.blocks * t.accumulation * (t.tp > 1) * (t.sp <= 0) * (at.trainer.partitions > 0)
     yield Transfer("tp", "all_gather", at.work.stream, kept, "recompute", t.accumulation)

@@ -1,10 +1,9 @@
 """What a pipeline rank of every row sends in a step, as transfers (spec/volumes.py).
 
     this package's own     the spec's list, from a rank's sums over regions of the model
-    trainers in general    usual_volumes.py
+    trainers in general    usual_volumes.py; tokens on their way to experts: exchange.py
 
-Tokens on their way to experts are listed for this package's own; of others exchange.py has them. A row has
-no calls in the other kind's list.
+A row has no calls in the other kind's list.
 
 Bytes by axis, as users and the trainer's dry run count them:
 
@@ -21,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -38,18 +38,7 @@ from scalewright.spec.compress import half_bytes
 from scalewright.spec.expert_volumes import expert_parallel
 from scalewright.spec.loss_chunks import chunk_tokens
 from scalewright.spec.memory import FP32
-from scalewright.spec.volumes import (
-    BUCKET_BYTES,
-    Collective,
-    Exchanges,
-    Group,
-    Rank,
-    Shards,
-    SparseBlocks,
-    Transfer,
-    context_parallel,
-    outer_steps,
-)
+from scalewright.spec.volumes import Collective, Exchanges, Group, Rank, Shards, SparseBlocks, Transfer
 
 Listing = Callable[[], Iterable[Transfer]]
 Message = tuple[Collective, np.ndarray, np.ndarray]  # kind, bytes, calls
@@ -62,8 +51,7 @@ class Volumes:
     def __init__(self, at: Columns) -> None:
         self.at, t = at, at.table
         trained = (t.pp == 1) | t.schedules("trained")
-        # of experts in prediction heads nothing is counted
-        heads = at.region(at.facts.works.expert, EXTRA) > 0
+        heads = at.region(at.facts.works.expert, EXTRA) > 0  # of experts in prediction heads nothing is counted
         # of this package's own trainer what it can't run yet is an estimate by its habits
         self.own = np.asarray((at.trainer.own > 0) & trained & ~heads)
         self.all_own, self.any_own = bool(self.own.all()), bool(self.own.any())
@@ -74,7 +62,8 @@ class Volumes:
 
         def own() -> Iterator[Transfer]:
             rank = self._rank(place)
-            yield from (*volumes.data_parallel(rank), *volumes.partial_sums(rank), *self._outer(_numbers(rank)))
+            numbers = sum(group.elements * group.count for group in rank.groups) / rank.fsdp
+            yield from (*volumes.data_parallel(rank), *volumes.partial_sums(rank), *self._outer(np.asarray(numbers)))
 
         return self._listed(own, lambda: self._usual_data_parallel)
 
@@ -104,7 +93,7 @@ class Volumes:
         if not (self.at.table.cp > 1).any():
             return []
         blocks = self._exchanges(place.with_predictions(self.at.work.mtp))
-        return list(context_parallel(context_rank(self.at, blocks.blocks, blocks.rerun)))
+        return list(volumes.context_parallel(context_rank(self.at, blocks.blocks, blocks.rerun)))
 
     def expert_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Tokens to their experts and back, of this package's own trainer."""
@@ -129,10 +118,7 @@ class Volumes:
         compressed = (own.regions.shrunk, own.regions.sent_p, own.regions.sent_q)
         numbers, p, q = (shrunk(at, place, sums, at.work.mtp) for sums in compressed)
         return Rank(
-            zero_stage=t.zero_stage,
-            pp=t.pp,
-            tp=t.tp,
-            accumulation=t.accumulation,
+            **{name: getattr(t, name) for name in ("zero_stage", "pp", "tp", "accumulation")},
             fsdp=own.ranks,
             replicas=np.where(at.islands, 1.0, t.dp_replicate),
             sharded=own.sharded.astype(float),
@@ -149,21 +135,20 @@ class Volumes:
         )
 
     def _messages(self, plain: np.ndarray, ranks: np.ndarray, factors: Factors) -> tuple[Message, ...]:
-        """Messages of `ranks` replicas' gradients, `plain` bytes in fp32, by how they are sent
-        (spec/compress.py)."""
+        """Messages of `ranks` replicas' gradients, `plain` bytes in fp32, as they are sent (spec/compress.py)."""
         kind = self.at.trainer.compress
-        count = np.maximum(np.ceil(plain / BUCKET_BYTES), 1.0)
+        count = np.maximum(np.ceil(plain / volumes.BUCKET_BYTES), 1.0)
         sent = np.where(plain > 0, count, 0.0)
-        messages: list[Message] = [("all_reduce", plain / count, sent * (kind == COMPRESSED.index("none")))]
+        whole: Message = ("all_reduce", plain / count, sent * (kind == COMPRESSED.index("none")))
         if not kind.any():
-            return tuple(messages)
+            return (whole,)
         fp16, powers = kind == COMPRESSED.index("fp16"), kind == COMPRESSED.index("powersgd")
         half = half_bytes(plain / FP32 / count, ranks, fp16)
         narrow = sent * (fp16 | (kind == COMPRESSED.index("bf16")))
         numbers, p, q = factors
         first = np.maximum(plain - FP32 * (numbers - p), 0.0)
         return (
-            *messages,
+            whole,
             ("all_to_all", half, narrow),
             ("all_gather", half, narrow),
             ("all_reduce", first / count, sent * powers),
@@ -174,12 +159,9 @@ class Volumes:
         """What joins islands: a rank's own numbers, in fragments as good as alike."""
         if not self.at.islands.any():
             return []
-        at, t = self.at, self.at.table
-        fragments = at.trainer.fragments
-        inner_steps = np.maximum(at.trainer.inner_steps, 1.0)
-        steps = outer_steps(
-            np.ceil(numbers / fragments), t.dp_replicate, inner_steps, at.trainer.wire_bytes, at.trainer.narrow_wire
-        )
+        at, trainer, fragments = self.at, self.at.trainer, self.at.trainer.fragments
+        sizes = np.ceil(numbers / fragments), at.table.dp_replicate, np.maximum(trainer.inner_steps, 1.0)
+        steps = volumes.outer_steps(*sizes, trainer.wire_bytes, trainer.narrow_wire)
         return [replace(x, calls=np.where(at.islands, x.calls * fragments, 0.0)) for x in steps]
 
     def _experts(self, place: PipelineRank) -> Shards:
@@ -187,8 +169,7 @@ class Volumes:
         if not self.at.work.sparse.any():
             return Shards()
         t, own, experts = self.at.table, self.at.padded, self.at.padded.experts
-        sparse = np.maximum(self.at.work.sparse, 1e-9)
-        elements = np.rint(experts.elements / sparse)  # all blocks of experts are alike
+        elements = np.rint(experts.elements / np.maximum(self.at.work.sparse, 1e-9))  # all blocks of experts are alike
         share = place.blocks * self.at.work.sparse
         group = Group(elements, share, self._computations(place))
         replicas = np.maximum(t.dp * t.cp * t.tp / (t.ep * t.etp), 1.0)
@@ -245,8 +226,7 @@ class Volumes:
 
     def _exchanges(self, place: PipelineRank) -> Exchanges:
         at, t, n = self.at, self.at.table, place.blocks
-        stages = np.maximum(t.virtual_stages, 1.0)
-        tokens = t.micro_batch * t.seq_len / t.cp
+        stages, tokens = np.maximum(t.virtual_stages, 1.0), t.micro_batch * t.seq_len / t.cp
         none = t.recompute == RECOMPUTE.index("none")
         some = stages * np.ceil(n / stages * t.share - 1e-9)  # every k-th of a stage; under a budget all
         again = np.where(t.recompute == RECOMPUTE.index("share"), some, n)
@@ -266,17 +246,15 @@ class Volumes:
 
     def _sparse(self, blocks: np.ndarray, rerun: np.ndarray) -> SparseBlocks:
         """Of so many average blocks, the part that has experts."""
-        at = self.at
-        share, shared, follows = at.work.sparse, at.work.shared_experts, at.work.post_norm
-        beside = beside_experts(at)
+        works, beside = self.at.work, beside_experts(self.at)
         return SparseBlocks(
-            blocks=blocks * share,
-            rerun=rerun * share,
-            experts=at.work.experts,
-            shared=shared,
+            blocks=blocks * works.sparse,
+            rerun=rerun * works.sparse,
+            experts=works.experts,
+            shared=works.shared_experts,
             # what comes last in the block isn't needed again: shared experts, or the routed tokens
-            exit_again=np.maximum(np.maximum(follows, beside), at.work.shared_gate),
-            gather_again=np.maximum(follows, shared * (1 - beside)),
+            exit_again=np.maximum(np.maximum(works.post_norm, beside), works.shared_gate),
+            gather_again=np.maximum(works.post_norm, works.shared_experts * (1 - beside)),
         )
 
     # -- trainers in general ----------------------------------------------------------------------
@@ -287,19 +265,10 @@ class Volumes:
         return [*usual_volumes.data_parallel(self.at), *self._outer(usual_volumes.numbers(self.at))]
 
 
-def _numbers(rank: Rank) -> np.ndarray:
-    """The numbers that a rank holds of its tensors."""
-    return np.asarray(sum(group.elements * group.count for group in rank.groups) / rank.fsdp)
-
-
 def _only(rows: np.ndarray, transfers: Iterable[Transfer]) -> list[Transfer]:
-    """These, with calls in some rows alone."""
     if rows.all():
         return list(transfers)
     return [replace(x, calls=np.where(rows, x.calls, 0.0)) for x in transfers]
-
-
-# -- bytes by axis ---------------------------------------------------------------------------------
 
 
 AXES = ("tp", "dp", "cp", "ep", "pp")
@@ -316,24 +285,22 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
     between, first, last = places(at.table)
     second = replace(between, rank=np.minimum(1.0, at.table.pp - 1), blocks=at.table.stages[:, 3])
     listed, inner = Volumes(at), at.table.pp > 2
-    every = np.full(len(at.table), True)
-    ranks = [(between, inner), (second, inner), (first, every), (last, every)]
+    ranks: list[tuple[PipelineRank, np.ndarray | bool]]
+    ranks = [(between, inner), (second, inner), (first, True), (last, True)]
+    kinds = (
+        listed.data_parallel,
+        listed.tensor_parallel,
+        listed.context_parallel,
+        listed.expert_parallel,
+        listed.pipeline,
+    )
     sizes = {axis: np.zeros(len(at.table)) for axis in AXES}
     for place, there in ranks:
-        for axis, size in _bytes(listed, place).items():
-            sizes[axis] = np.maximum(sizes[axis], np.where(there, size, 0.0))
+        sent = {axis: np.zeros(len(at.table)) for axis in AXES}
+        for transfer in chain.from_iterable(listing(place) for listing in kinds):
+            axis = _AXIS.get(transfer.axis, transfer.axis)
+            sent[axis] = sent[axis] + np.asarray(transfer.total, dtype=float)
+        sizes = {axis: np.maximum(sizes[axis], np.where(there, sent[axis], 0.0)) for axis in AXES}
     blocks, whole = at.fullest * at.table.accumulation, at.rerun
     sizes["ep"] = np.where(listed.own, sizes["ep"], blocks * (2 + whole) * expert_bytes(at))
-    return sizes
-
-
-def _bytes(listed: Volumes, place: PipelineRank) -> dict[str, np.ndarray]:
-    sizes: dict[str, np.ndarray] = {}
-    sent = (
-        *listed.data_parallel(place), *listed.tensor_parallel(place), *listed.context_parallel(place),
-        *listed.expert_parallel(place), *listed.pipeline(place),
-    )  # fmt: skip
-    for transfer in sent:
-        axis = _AXIS.get(transfer.axis, transfer.axis)
-        sizes[axis] = sizes.get(axis, 0.0) + np.asarray(transfer.total, dtype=float)
     return sizes

@@ -2,10 +2,10 @@
 
     spec/block.py --> Operator, Operator, ... --> one row a kernel: class, phase, region, m n k, FLOPs, bytes
 
-Matrix products come three times (forward, and a gradient each for input and weight, with their own
-shapes), all others twice. A region is a part that pipeline stages hold whole: before the blocks, an
-average block, after them, and the multi-token-prediction layers. Projections of the same input (q k v;
-gate and up) are one product, as every trainer worth timing writes them.
+Matrix products come three times (forward, and a gradient each for input and weight, with their own shapes), all others
+twice. A region is a part that pipeline stages hold whole: before the blocks, an average block, after them, and the
+multi-token-prediction layers. Projections of the same input (q k v; gate and up) are one product, as every trainer
+worth timing writes them.
 
 Parts of a block that trainers recompute by themselves, or keep in 8 bits:
 
@@ -16,6 +16,7 @@ latent       MLA's up projections                shared               the shared
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -35,13 +36,10 @@ from scalewright.spec.volumes import Number
 PARTS = ("core", "norms", "latent", "dense", "dense_act", "shared", "experts", "expert_act")
 REST = len(PARTS)
 NORMS = ("attention_norm", "mamba_norm", "deltanet_norm", "mlp_norm")
-# regions
-BEFORE, BLOCK, AFTER, EXTRA = range(4)
+BEFORE, BLOCK, AFTER, EXTRA = range(4)  # regions
 REGIONS = 4
-# phases
-FORWARD, INPUT, WEIGHT = range(3)
-# classes of kernels
-MATMUL, GROUPED, ATTENTION, MOVE, LOSS, PERMUTE = range(6)
+FORWARD, INPUT, WEIGHT = range(3)  # phases
+MATMUL, GROUPED, ATTENTION, MOVE, LOSS, PERMUTE = range(6)  # classes of kernels
 # Projections of one input, which trainers write as one matrix product: those of equal number.
 _FUSED = {
     f"{owner}.{name}": number
@@ -131,14 +129,13 @@ GROWS = (
 def work(model: ModelSpec, sizes: Sizes) -> Work:
     """The work of a model cut to these sizes.
 
-    Every number is a constant plus a multiple of the batch, so two batches give all others; but where
-    these differ in whether the head is in chunks.
+    Every number is a constant plus a multiple of the batch, so two batches give all others, if the head is in chunks
+    in all of them or in none.
     """
     even = not sizes.sp or (sizes.seq_len // sizes.cp) % sizes.tp == 0
     if sizes.batch <= 2 or sizes.seq_len % sizes.cp or not even:
         return _listed(model, sizes)
-    ways = {block.head_in_chunks(model, replace(sizes, batch=batch)) for batch in (1, 2, sizes.batch)}
-    if len(ways) > 1:
+    if len({block.head_in_chunks(model, replace(sizes, batch=batch)) for batch in (1, 2, sizes.batch)}) > 1:
         return _listed(model, sizes)
     single, double = (work(model, replace(sizes, batch=batch)) for batch in (1, 2))
     more = sizes.batch - 1
@@ -188,9 +185,8 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     query_heads, kv_heads, *_ = max(some for _, some in heads)
     logits = float(sizes.rows * -(-model.vocab_size // sizes.tp))
     return Work(
-        np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value,
-        apart, query, attended, float(kv_heads), float(query_heads), layers, logits,
-        float(block.head_in_chunks(model, sizes)),
+        np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value, apart,
+        query, attended, float(kv_heads), float(query_heads), layers, logits, float(block.head_in_chunks(model, sizes)),
     )  # fmt: skip
 
 
@@ -226,24 +222,19 @@ def _joined(head: Operator, more: Operator) -> Operator:
 
 
 def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
-    """The kernels of an operator's forward and backward."""
     moved, part = o.read + o.written, float(part_of(o))
     if o.kind in PRODUCTS:
         return _products(o, region, share, moved, part)
-    if o.kind == "attention":
+    # A scan waits for memory, not for its products: on an A100 it takes as long at 2k tokens as
+    # FlashAttention-2, which has five times the FLOPs (Dao & Gu 2024, fig. 10)
+    kind, shape = {"attention": ATTENTION, "loss": LOSS, "dispatch": PERMUTE, "combine": PERMUTE}.get(o.kind, MOVE), {}
+    if kind == ATTENTION:
         rows, keys, heads = o.shape or (0, 0, 1)
         width = o.flops / (2.0 * rows * keys * heads)  # q·k and its product with v, of one head
         left = o.flops_causal / o.flops
         shape = {"m": float(rows), "n": float(keys), "k": float(heads), "mark": left, "dim": width / 2}
-        return [
-            Kernel(ATTENTION, phase, region, share, flops, moved, part, **shape)
-            for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
-        ]
-    kind = LOSS if o.kind == "loss" else PERMUTE if o.kind in ("dispatch", "combine") else MOVE
-    # A scan waits for memory, not for its products: on an A100 it takes as long at 2k tokens as
-    # FlashAttention-2, which has five times the FLOPs (Dao & Gu 2024, fig. 10)
     return [
-        Kernel(kind, phase, region, share, flops, moved, part)
+        Kernel(kind, phase, region, share, flops, moved, part, **shape)
         for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
     ]
 
@@ -292,8 +283,7 @@ def _kept(operators: Sequence[Operator], widened: float) -> RegionKept:
     weight = max((float(o.groups * o.shape[1] * o.shape[2]) for o in products if o.shape), default=0.0)
     widest = max((o.written for o in operators if o.kind == "activation"), default=0.0)
     last = sum(o.saved for o in operators if o.name.endswith("experts.down"))
-    eager = norms + gates
-    return RegionKept(none, core, selective, full, eager, float(pairs), outputs, widest, weight, last)
+    return RegionKept(none, core, selective, full, norms + gates, float(pairs), outputs, widest, weight, last)
 
 
 @lru_cache(maxsize=4096)
@@ -302,32 +292,23 @@ def _totals(model: ModelSpec) -> Mapping[tuple[int, str], float]:
     placed = [(tensor, _outer_region(tensor), 1.0) for tensor in outer_tensors(model, mtp=True)]
     for layer, alike in layer_kinds(model):
         placed += [(x, BLOCK, alike / model.num_hidden_layers) for x in block_tensors(model, layer)]
-    totals: dict[tuple[int, str], float] = {}
+    totals: defaultdict[tuple[int, str], float] = defaultdict(float)
     for tensor, region, share in placed:
-        role = "tied" if tensor.tied_to and region == BEFORE else tensor.role
-        totals[region, role] = totals.get((region, role), 0.0) + tensor.size * share
+        totals[region, "tied" if tensor.tied_to and region == BEFORE else tensor.role] += tensor.size * share
     return totals
 
 
 def _outer_region(tensor: TensorSpec) -> int:
-    """The region of a tensor outside of the blocks."""
     return EXTRA if tensor.name.startswith("mtp.") else BEFORE if tensor.layer < 0 else AFTER
 
 
 def _parameters(model: ModelSpec, s: Sizes) -> tuple[np.ndarray, np.ndarray]:
     """This rank's elements of every region: dense, and of experts."""
     dense, expert = np.zeros(REGIONS), np.zeros(REGIONS)
+    ranks = {"expert_column": s.ep * s.etp, "expert_row": s.ep * s.etp, "expert_plain": s.ep}
+    ranks |= {"kv": min(s.tp, model.kv_heads), **dict.fromkeys(("embedding", "head", "column", "row", "tied"), s.tp)}
     for (region, role), size in _totals(model).items():
-        if role in ("expert_column", "expert_row"):
-            expert[region] += size / (s.ep * s.etp)
-        elif role == "expert_plain":
-            expert[region] += size / s.ep
-        elif role == "kv":
-            dense[region] += size / min(s.tp, model.kv_heads)
-        elif role in ("embedding", "head", "column", "row", "tied"):
-            dense[region] += size / s.tp
-        else:
-            dense[region] += size
+        (expert if role.startswith("expert_") else dense)[region] += size / ranks.get(role, 1)
     return dense, expert
 
 

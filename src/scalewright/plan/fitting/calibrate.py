@@ -66,8 +66,7 @@ def _fitted(runs: Runs, weight: float) -> Constants:
 
 def _validation_error(runs: Runs, weight: float) -> float:
     """The cross-validated error of a fit with this weight: the mean absolute error of log seconds."""
-    order = np.argsort(runs.seconds, kind="stable")
-    fold = np.empty(len(runs), dtype=int)
+    order, fold = np.argsort(runs.seconds, kind="stable"), np.empty(len(runs), dtype=int)
     fold[order] = np.arange(len(runs)) % min(FOLDS, len(runs))
     error = np.empty(len(runs))
     for turn in range(int(fold.max()) + 1):

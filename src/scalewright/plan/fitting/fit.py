@@ -44,39 +44,29 @@ class Problem:
 
 def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | None = None, most: int = 150) -> Problem:
     """The problem of these runs: at most `most` rows of a source, evenly spaced through it."""
-    use = runs.plain & steady(runs)
-    use = use if use.any() else runs.plain
+    # the score uses all rows; an average over a whole run includes failures and checkpoints, an early step the start-up
+    steady = np.array([not UNSTEADY.search(text(row, "notes")) for row in runs.rows], dtype=bool)
+    use = runs.plain & steady if (runs.plain & steady).any() else runs.plain
     index = []
     for source in dict.fromkeys(runs.source[use]):
         rows = np.flatnonzero(use & (runs.source == source))
         index.append(rows[np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int))])
     runs = runs.take(np.concatenate(index))
-    counts = {source: int((runs.source == source).sum()) for source in set(runs.source)}
-    layout = runs.layout
-    layouts = {source: len(np.unique(layout[runs.source == source])) for source in counts}
-    repeats = np.bincount(layout)[layout]
-    weight = np.array([min(1.0, counts[s] / 5) / layouts[s] for s in runs.source]) / repeats
+    layout, weight = runs.layout, np.empty(len(runs))
+    for source in set(runs.source):
+        rows = runs.source == source
+        weight[rows] = min(1.0, rows.sum() / 5) / len(np.unique(layout[rows]))
+    weight /= np.bincount(layout)[layout]
     free = tuple(free) if free is not None else tuple(fact for fact in facts() if fact.fitted)
     return Problem(prepare(runs.requests), np.log(runs.seconds), np.sqrt(weight), free, base or constants())
 
 
-def steady(runs: Runs) -> np.ndarray:
-    """A mask of the rows that time a steady step, by their notes: the fit uses these, the score all rows.
-
-    An average over a whole run includes failures and checkpoints, a single early iteration the start-up.
-    """
-    return np.array([not UNSTEADY.search(text(row, "notes")) for row in runs.rows], dtype=bool)
-
-
 def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Constants:
-    """The constants that fit best, by Levenberg-Marquardt, clipped to their ranges.
-
-    A step leaves out constants at a bound whose gradient points outwards.
-    """
-    low = np.array([fact.low for fact in task.free])
-    span = np.array([fact.high for fact in task.free]) - low
-    prior = (np.array([fact.prior for fact in task.free]) - low) / span
+    """The constants that fit best, in their ranges, by Levenberg-Marquardt on those that no bound holds."""
     names = [fact.name for fact in task.free]
+    low, high, prior = np.array([(fact.low, fact.high, fact.prior) for fact in task.free]).reshape(-1, 3).T
+    span = high - low
+    prior = (prior - low) / span
     z = (np.array([(start or task.base)[name] for name in names]) - low) / span
 
     def constants_at(z: np.ndarray) -> Constants:
@@ -154,8 +144,7 @@ def of_unknown_trainers(runs: Runs) -> Runs:
     for row, request in zip(runs.rows, runs.requests, strict=True):
         year, month = divmod(round(12 * request.framework.year), 12)
         offload = " offload" if "offload" in text(row, "framework").lower() else ""
-        name = f"{OTHER} {year}{month + 1:02d}{offload}"
-        rows.append({**row, "framework": name, "software_version": ""})
+        rows.append({**row, "framework": f"{OTHER} {year}{month + 1:02d}{offload}", "software_version": ""})
     return runs_of(rows)
 
 
@@ -164,25 +153,19 @@ def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -
 
     A left-out trainer also counts as unknown: only the date of its entry in frameworks.yaml is used.
     """
-    groups = groups_of(runs, kind)
-    priors = _priors()
+    groups, priors = groups_of(runs, kind), _priors()
     tested = of_unknown_trainers(runs) if kind == "trainer" else runs
-    prepared = prepare(tested.requests, priors)
-    seconds = np.full(len(runs), np.nan)
-    for group in dict.fromkeys(groups):
-        held_out = groups == group
-        if not (np.isfinite(runs.seconds[held_out]) & ~runs.apart[held_out]).any():
-            continue
+    prepared, seconds = prepare(tested.requests, priors), np.full(len(runs), np.nan)
+    for group in dict.fromkeys(groups[np.isfinite(runs.seconds) & ~runs.apart]):
+        held_out, fitted = groups == group, priors
         others = runs.take(~held_out)
-        fitted = priors  # where no rows are left to fit on
-        if others.plain.any():
+        if others.plain.any():  # rows to fit on
             fitted = solve(problem(others, base=priors, most=most), priors, steps)
         seconds[held_out] = evaluate_seconds(prepared, fitted)[held_out]
     return seconds
 
 
 def _priors() -> Constants:
-    """The constants before any fit."""
     return constants().with_values({fact.name: fact.prior for fact in facts()})
 
 
@@ -210,8 +193,7 @@ def _plain(number: str) -> str:
 
 def main() -> None:
     """Fits; prints the constants and the cross-validated errors; `--write` saves the constants."""
-    runs = runs_of(read_table(MEASURED))
-    priors = _priors()
+    runs, priors = runs_of(read_table(MEASURED)), _priors()
     fitted = solve(problem(runs, base=priors), priors)
     for fact in facts():
         if fact.fitted:
@@ -233,9 +215,8 @@ def mean_error(runs: Runs, seconds: np.ndarray) -> float:
 
 def source_errors(runs: Runs, seconds: np.ndarray, least: int = 5) -> np.ndarray:
     """The median absolute error of every source with enough rows, in percent, in ascending order."""
-    use = runs.plain & np.isfinite(seconds)
+    use, layout = runs.plain & np.isfinite(seconds), runs.layout
     error = np.abs(seconds / runs.seconds - 1)
-    layout = runs.layout
     masks = (use & (runs.source == source) for source in dict.fromkeys(runs.source))
     medians = [np.median(once_a_layout(error[mask], layout[mask])) for mask in masks if mask.sum() >= least]
     return 100 * np.sort(medians)

@@ -12,8 +12,9 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import TextIOWrapper
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,9 @@ LAYOUT = (
 )  # fmt: skip
 COLUMNS = ("seconds", "memory", "memory_kind", "apart", "converted", "source")  # of Runs, as arrays
 OOM_COLUMNS = ("id", "layers", "hidden", "heads", "ffn", "vocab", "seq", "n_devices", "dp", "tp", "pp", "mbs", "gbs")
+DAY = re.compile(r"\b(20[12]\d)-(0[1-9]|1[0-2])(?:-\d\d)?\b")
+RELEASE = re.compile(r"\bv?(2[0-9])\.(0[1-9]|1[0-2])(?!\d)")  # NVIDIA's containers and recipes: year.month
+YEAR = re.compile(r"\b(20[12]\d)\b")
 
 
 @dataclass
@@ -73,15 +77,13 @@ class Runs:
     @property
     def plain(self) -> np.ndarray:
         """A mask of the rows that count: timed, not marked, not converted from FLOPs."""
-        mask: np.ndarray = np.isfinite(self.seconds) & ~self.apart & ~self.converted
-        return mask
+        return np.asarray(np.isfinite(self.seconds) & ~self.apart & ~self.converted)
 
     def take(self, index: np.ndarray) -> Runs:
         """These rows, by index or mask."""
         index = np.flatnonzero(index) if index.dtype == bool else index
         rows, requests = [self.rows[i] for i in index], [self.requests[i] for i in index]
-        columns = {name: getattr(self, name)[index] for name in COLUMNS}
-        return Runs(rows=rows, requests=requests, refused=self.refused, **columns)
+        return replace(self, rows=rows, requests=requests, **{name: getattr(self, name)[index] for name in COLUMNS})
 
 
 def once_a_layout(values: np.ndarray, layout: np.ndarray) -> np.ndarray:
@@ -102,8 +104,7 @@ def runs_of(rows: Iterable[Row]) -> Runs:
     """The runs of these rows; rows that can't be expressed are in `refused`, with the reason."""
     rows = list(rows)
     kept: list[Row] = []
-    requests, refused = [], []
-    numbers: list[tuple[float, bool, float]] = []
+    requests, refused, numbers = [], [], []
     for row, request in zip(rows, resolve_rows(rows), strict=True):
         try:
             if isinstance(request, UserError):
@@ -139,8 +140,7 @@ def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
     flops = number(row, "tflops_per_device")
     if not flops:
         share = number(row, "mfu_pct")
-        peak = request.chip.peak(request.precision)[1]
-        flops = share * peak / 1e14 if share else None
+        flops = share * request.chip.peak(request.precision)[1] / 1e14 if share else None
     if not flops:
         return np.nan, False
     notes = text(row, "notes").lower()
@@ -154,21 +154,9 @@ def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
 def oom_row(row: Row) -> Row:
     """A row of oom_runs.csv in the columns of measured_runs.csv."""
     zero = int(number(row, "zero_stage") or 0)
-    stated = {
-        "params_b": row["model_params_b"],
-        "kv_heads": row["heads"],
-        "sp": int(int(row["tp"]) > 1),
-        "sharding": ("none", "zero1", "zero2", "zero3")[zero],
-    }
+    stated = {"params_b": row["model_params_b"], "kv_heads": row["heads"], "sp": int(int(row["tp"]) > 1)}
+    stated["sharding"] = ("none", "zero1", "zero2", "zero3")[zero]
     return {**NANOTRON_SWEEP, **{key: row[key] for key in (*OOM_COLUMNS, "outcome")}, **stated}
-
-
-# -- as evidence lists them ------------------------------------------------------------------------
-
-
-DAY = re.compile(r"\b(20[12]\d)-(0[1-9]|1[0-2])(?:-\d\d)?\b")
-RELEASE = re.compile(r"\bv?(2[0-9])\.(0[1-9]|1[0-2])(?!\d)")  # NVIDIA's containers and recipes: year.month
-YEAR = re.compile(r"\b(20[12]\d)\b")
 
 
 def run_facts(row: Mapping[str, str], request: Request) -> MeasuredRun:
@@ -188,11 +176,8 @@ def run_facts(row: Mapping[str, str], request: Request) -> MeasuredRun:
 def stated_date(row: Mapping[str, str]) -> str:
     """`2025-05` or `2021`, from the trainer's version, the source or the notes; empty when none states it."""
     cells = [text(row, key) for key in ("framework", "source_ref", "notes")]
-    for pattern, century in ((RELEASE, "20"), (DAY, "")):
-        for cell in cells:
-            if match := pattern.search(cell):
-                return f"{century}{match[1]}-{match[2]}"
-    for cell in cells[:2]:
-        if match := YEAR.search(cell):
-            return match[1]
-    return ""
+    for (pattern, century), cell in product(((RELEASE, "20"), (DAY, "")), cells):
+        if match := pattern.search(cell):
+            return f"{century}{match[1]}-{match[2]}"
+    years = filter(None, map(YEAR.search, cells[:2]))
+    return next((match[1] for match in years), "")

@@ -1,4 +1,4 @@
-"""Errors of the predictions on measured runs: per source, averaged over sources, beside the baselines.
+"""Errors of the predictions on measured runs: per source, averaged over sources, beside the baselines; ranking.
 
     error = predicted / measured - 1
     of a source: median and mean of its absolute value, its median (bias), its p90
@@ -7,19 +7,18 @@
     baselines: seconds = FLOPs / (devices · half of peak), whatever the layout; FLOPs the model's, or with
     full recomputation, attention unmasked; with the bubble: · (1 + (p - 1) / (m v))
 
-Rows marked `stall` or `suspect`, and rows converted from TFLOP/s or MFU, are scored apart.
+    ranking of layouts, within groups of one model and machine
+        tau      (pairs in the same order - in the opposite order) / sqrt(pairs untied in one x in the other)
+        regret   measured time of the layout that is predicted fastest / shortest measured time - 1
 
-Ranking of layouts, within groups of one model and machine:
-
-    tau      (pairs in the same order - in the opposite order) / sqrt(pairs untied in one x in the other)
-    regret   measured time of the layout that is predicted fastest / shortest measured time - 1
-
-Tau is tau-b (Kendall 1945); a regret of 0.05 is a step 5% longer than necessary.
+Rows marked `stall` or `suspect`, and rows converted from TFLOP/s or MFU, are scored apart. Tau is tau-b (Kendall 1945);
+a regret of 0.05 is a step 5% longer than necessary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -38,10 +37,7 @@ BASELINES = ("model", "hardware", "model_and_bubble", "hardware_and_bubble")
 
 
 def summary(error: np.ndarray, layout: np.ndarray, within: np.ndarray | None = None) -> dict[str, float]:
-    """Figures of a set of relative errors; every layout counts once, by the median of its rows.
-
-    `within`: whether each measurement lies between p10 and p90.
-    """
+    """Figures of relative errors, a layout once, by its rows' median; `within`: measured between p10 and p90."""
     absolute, signed = once_a_layout(np.abs(error), layout), once_a_layout(error, layout)
     figures = {
         "rows": len(error),
@@ -66,8 +62,7 @@ def score(
 ) -> dict[str, Any]:
     """Scores a table of measured runs, errors in percent; by default the bundled ones, with oom_runs.csv.
 
-    `seconds` replaces the predicted times of the rows that could be expressed, for example with those of
-    `fit.left_out`.
+    `seconds` replaces the predicted times of the rows that could be expressed, as with those of `fit.left_out`.
     """
     if rows is None:
         rows, oom = read_table(MEASURED), read_table(OUT_OF_MEMORY) if oom is None else oom
@@ -76,12 +71,16 @@ def score(
         return {"rows": 0, "expressed_pct": 0.0, "refused": runs.refused}
     predictions = predict_table(runs.requests, c)
     predicted = predictions.p50 if seconds is None else seconds
-    answer = {"rows": len(runs) + len(runs.refused), **_times(runs, predictions, predicted)}
-    answer["expressed_pct"] = 100 * len(runs) / answer["rows"]
-    answer["refused"] = runs.refused
-    answer["memory"] = _memory(runs, predictions)
-    answer["ranking"] = [asdict(ranking) for ranking in rankings(*layout_groups(runs, predicted))]
-    answer["worst"] = _worst(runs, predicted)
+    rows_in_all = len(runs) + len(runs.refused)
+    answer = {
+        "rows": rows_in_all,
+        **_times(runs, predictions, predicted),
+        "expressed_pct": 100 * len(runs) / rows_in_all,
+        "refused": runs.refused,
+        "memory": _memory(runs, predictions),
+        "ranking": [asdict(ranking) for ranking in rankings(*layout_groups(runs, predicted))],
+        "worst": _worst(runs, predicted),
+    }
     if fit:
         answer["profile"] = held_out_error(runs, fit)
     if oom is not None:
@@ -89,29 +88,32 @@ def score(
     return answer
 
 
-def _times(runs: Runs, predictions: Predictions, predicted: np.ndarray) -> dict[str, Any]:
+def _times(runs: Runs, predictions: Predictions, predicted: np.ndarray) -> dict[str, object]:
     """Errors of the step times: overall, of each source, and of rows that are scored apart."""
     error, shift = predicted / runs.seconds - 1, predicted / predictions.p50
     within = (runs.seconds >= predictions.p10 * shift) & (runs.seconds <= predictions.p90 * shift)
-    timed = np.isfinite(runs.seconds)
-    plain, layout = runs.plain, runs.layout
-    sources: dict[str, dict[str, float]] = {}
-    apart: dict[str, dict[str, float]] = {}
+    timed, layout = np.isfinite(runs.seconds), runs.layout
+    masks = {"converted": timed & runs.converted & ~runs.apart, "stall or suspect": timed & runs.apart}
     rivals = {n: np.abs(value / runs.seconds - 1) for n, value in baselines(predictions.outcome).items()}
-    for source in dict.fromkeys(runs.source.tolist()):
-        rows = plain & (runs.source == source)
-        if rows.any():
-            sources[source] = summary(error[rows], layout[rows], within[rows])
-            for name, rival in rivals.items():
-                sources[source][f"baseline_{name}_pct"] = 100 * float(np.median(rival[rows]))
-        for word, mask in (
-            ("converted", timed & runs.converted & ~runs.apart),
-            ("stall or suspect", timed & runs.apart),
-        ):
-            rows = mask & (runs.source == source)
-            if rows.any():
-                apart[f"{source}: {word}"] = summary(error[rows], layout[rows])
+    sources: dict[str, dict[str, float]] = {}
+    for source, rows in _by_source(runs, runs.plain):
+        sources[source] = summary(error[rows], layout[rows], within[rows])
+        for name, rival in rivals.items():
+            sources[source][f"baseline_{name}_pct"] = 100 * float(np.median(rival[rows]))
+    apart = {
+        f"{source}: {word}": summary(error[rows], layout[rows])
+        for source in dict.fromkeys(runs.source.tolist())
+        for word, mask in masks.items()
+        if (rows := mask & (runs.source == source)).any()
+    }
     return {"overall": _overall(sources, rivals), "sources": sources, "apart": apart}
+
+
+def _by_source(runs: Runs, mask: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Each source with the masked rows of it, where there are any."""
+    for source in dict.fromkeys(runs.source.tolist()):
+        if (rows := mask & (runs.source == source)).any():
+            yield source, rows
 
 
 def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Iterable[str]) -> dict[str, float | str]:
@@ -138,11 +140,8 @@ def memory_of_kind(runs: Runs, predictions: Predictions) -> np.ndarray:
 def _memory(runs: Runs, predictions: Predictions) -> dict[str, object]:
     """Errors of the peak memory, of each source and on average."""
     error = memory_of_kind(runs, predictions) / runs.memory - 1
-    sources = {}
-    for source in dict.fromkeys(runs.source.tolist()):
-        rows = np.isfinite(error) & ~runs.apart & (runs.source == source)
-        if rows.any():
-            sources[source] = summary(error[rows], runs.layout[rows])
+    known, layout = np.isfinite(error) & ~runs.apart, runs.layout
+    sources = {source: summary(error[rows], layout[rows]) for source, rows in _by_source(runs, known)}
     counted = [figures["median_error_pct"] for figures in sources.values() if figures["rows"] >= LEAST]
     return {"median_error_pct": float(np.mean(counted)) if counted else None, "sources": sources}
 
@@ -156,13 +155,11 @@ def layout_groups(runs: Runs, predicted: np.ndarray) -> tuple[list[tuple[str, ..
         model = (r.model.name, str(r.model.num_hidden_layers))
         machine = (r.chip.name, str(r.devices))
         work = (str(r.seq_len), f"{r.global_batch:.0f}", r.precision)
-        trainer = str(runs.rows[index].get("framework", ""))
-        keys.append((str(runs.source[index]), *model, *machine, *work, trainer))
+        keys.append((str(runs.source[index]), *model, *machine, *work, str(runs.rows[index].get("framework", ""))))
     return keys, predicted[use], runs.seconds[use]
 
 
 def _worst(runs: Runs, predicted: np.ndarray, most: int = 20) -> list[dict[str, str | float]]:
-    """The rows with the largest errors."""
     error = predicted / runs.seconds - 1
     use = np.flatnonzero(np.isfinite(error) & runs.plain)
     return [
@@ -204,18 +201,13 @@ def baselines(outcome: Outcome) -> dict[str, np.ndarray]:
     """Seconds of a step of every row by each baseline of `BASELINES`."""
     at, t = outcome.step.at, outcome.step.at.table
     block, ends = at.prices.square[t.unit, 1], at.prices.square[t.unit][:, (0, 2, 3)].sum(1)
-    ranks = t.tp * t.cp * t.dp * t.accumulation
-    layers = at.work.blocks
+    ranks, layers = t.tp * t.cp * t.dp * t.accumulation, at.work.blocks
     model = 3 * (block * layers + ends) * ranks
-    full = t.recompute == RECOMPUTE.index("full")
-    hardware = model + np.where(full, block * layers * ranks, 0.0)
+    hardware = model + np.where(t.recompute == RECOMPUTE.index("full"), block * layers * ranks, 0.0)
     rate = at.chip.peak * 0.5 * t.devices
     bubble = 1 + (t.pp - 1) / (t.accumulation * t.virtual_stages)
     seconds = (model / rate, hardware / rate, model / rate * bubble, hardware / rate * bubble)
     return dict(zip(BASELINES, seconds, strict=True))
-
-
-# -- ranking ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -231,26 +223,22 @@ class Ranking:
 def kendall_tau(a: np.ndarray, b: np.ndarray) -> float:
     """Kendall's tau-b of two arrays; nan where one of them is constant."""
     upper = np.triu_indices(len(a), 1)
-    x = np.sign(a[:, None] - a[None, :])[upper]
-    y = np.sign(b[:, None] - b[None, :])[upper]
+    x, y = np.sign(a[:, None] - a[None, :])[upper], np.sign(b[:, None] - b[None, :])[upper]
     untied = float(np.sqrt((x != 0).sum() * (y != 0).sum()))
     return float((x * y).sum() / untied) if untied else float("nan")
 
 
 def regret(predicted: np.ndarray, measured: np.ndarray) -> float:
     """The regret of choosing the layout predicted fastest; the mean where predictions tie."""
-    picked = measured[predicted <= predicted.min() * (1 + 1e-9)]
-    return float(picked.mean() / measured.min() - 1)
+    return float(measured[predicted <= predicted.min() * (1 + 1e-9)].mean() / measured.min() - 1)
 
 
 def rankings(
     groups: Sequence[tuple[str, ...]], predicted: np.ndarray, measured: np.ndarray, least: int = 5
 ) -> list[Ranking]:
     """Tau and regret of every group of at least `least` layouts."""
-    result = []
-    for group in dict.fromkeys(groups):
-        mask = np.array([other == group for other in groups])
-        if (layouts := int(mask.sum())) >= least:
-            pair = predicted[mask], measured[mask]
-            result.append(Ranking(group, layouts, kendall_tau(*pair), regret(*pair)))
-    return result
+    members: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        members[group].append(index)
+    pairs = {group: (predicted[rows], measured[rows]) for group, rows in members.items() if len(rows) >= least}
+    return [Ranking(group, len(a), kendall_tau(a, b), regret(a, b)) for group, (a, b) in pairs.items()]

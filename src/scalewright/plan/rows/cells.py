@@ -1,13 +1,9 @@
-"""Reads and checks the cells of a row: numbers, text and options; collects the assumptions for blanks.
+"""The cells of a row: numbers, text and options, checked; what is assumed for blanks; a layout where none is stated.
 
-    {"tp": "8", "vocab": "", "options": "node_gbps=400;compile=1"}
+{"tp": "8", "vocab": "", "options": "node_gbps=400;compile=1"}          units: plan/data/README.md
 
-Units of the columns: plan/data/README.md.
-
-A layout for a run without one: the fastest of the usual layouts that fit.
-
-tp 1 2 4 8 x pp 1 2 4 8 16 x micro-batch 1 2 4 x ep, batch as stated or by default; FSDP on TPUs and in
-trainers that use it, else a sharded optimizer
+usual layouts   tp 1 2 4 8 x pp 1 2 4 8 16 x micro-batch 1 2 4 x ep, batch as stated or by default; FSDP on TPUs
+                and in trainers that use it, else a sharded optimizer: the fastest that fits
 """
 
 from __future__ import annotations
@@ -57,15 +53,13 @@ class Assumptions(list[str]):
 def number(row: Row, key: str) -> float | None:
     """A cell as a number; None for a blank. Raises UserError for anything else."""
     cell = row.get(key)
-    if cell is None or cell == "":
+    if cell is None or str(cell).strip().lower() in BLANKS:
         return None
     try:
         value = float(cell)
     except (TypeError, ValueError):
-        if str(cell).strip().lower() in BLANKS:
-            return None
         raise UserError(f"{key} is {cell!r}", "row", "give a number, or leave it blank") from None
-    if value != value and isinstance(cell, str):
+    if math.isnan(value) and isinstance(cell, str):
         return None  # some tables write a blank as "nan"
     if not math.isfinite(value) or not 0 <= value <= LARGEST:
         raise UserError(f"{key} is {cell}", "row", "give a finite number of a sensible size")
@@ -81,19 +75,15 @@ def text(row: Row, key: str) -> str:
 def check_sizes(row: Row) -> None:
     """Raises UserError for a size that is no whole number within its limits."""
     for key, most in MOST.items():
-        value = number(row, key)
-        least = 0 if key in MAY_BE_ZERO else 1
+        value, least = number(row, key), 0 if key in MAY_BE_ZERO else 1
         if value is not None and (value != int(value) or not least <= value <= most):
             raise UserError(f"{key} is {value:g}", "row", f"give a whole number from {least} to {most}")
 
 
 def read_options(cell: str) -> dict[str, str]:
     """`key=value;key=value` as a dict; raises UserError where a number isn't one."""
-    options: dict[str, str] = {}
-    for part in cell.split(";"):
-        key, _, word = part.partition("=")
-        if key.strip():
-            options[key.strip()] = word.strip()
+    parts = (part.partition("=") for part in cell.split(";"))
+    options = {key.strip(): word.strip() for key, _, word in parts if key.strip()}
     for key in (*WHOLE_OPTIONS, "recompute_share"):
         value = number(options, key) if key in options else 1.0
         least = 0 if key in OPTIONS_FROM_ZERO else 1
@@ -107,13 +97,12 @@ def best_usual(bare: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants |
     candidates = [list(_candidates(r, number(row, "gbs"), number(row, "mbs"))) or [r] for r, row in bare]
     c = c or constants_of(request.chip for request, _ in bare)
     outcome = evaluate(prepare([r for group in candidates for r in group], c), c)
-    chosen, start = [], 0
-    for (request, _), group in zip(bare, candidates, strict=True):
-        part = slice(start, start + len(group))
-        start += len(group)
-        rate = np.array([r.global_batch for r in group]) / outcome.step.seconds[part]
-        fits = outcome.memory.fits[part]
-        best = np.argmax(np.where(fits, rate, 0.0)) if fits.any() else np.argmin(outcome.memory.peak[part])
+    ends = np.cumsum([len(group) for group in candidates])[:-1]
+    columns = (np.split(x, ends) for x in (outcome.step.seconds, outcome.memory.fits, outcome.memory.peak))
+    chosen = []
+    for (request, _), group, seconds, fits, peak in zip(bare, candidates, *columns, strict=True):
+        rate = np.array([r.global_batch for r in group]) / seconds
+        best = np.argmax(np.where(fits, rate, 0.0)) if fits.any() else np.argmin(peak)
         chosen.append(_noted(request, group[int(best)]))
     return chosen
 
@@ -121,18 +110,15 @@ def best_usual(bare: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants |
 def _noted(request: Request, chosen: Request) -> Request:
     """The chosen request, with the layout among its assumptions."""
     words = f"layout tp {chosen.tp}, pp {chosen.pp}, zero {chosen.zero_stage}, mbs {chosen.micro_batch}"
-    words += f", ep {chosen.ep}" if chosen.ep > 1 else ""
-    words += " (the planner's choice)"
+    words += (f", ep {chosen.ep}" if chosen.ep > 1 else "") + " (the planner's choice)"
     replaced = ("tp ", "pp ", "cp ", "mbs ", "gbs ", "sharding")
     kept = [line for line in request.assumed if not line.startswith(replaced)]
     return replace(chosen, assumed=(*kept, words))
 
 
 def _candidates(request: Request, batch: float | None, mbs: float | None) -> Iterator[Request]:
-    """The request in each usual layout that divides its devices."""
-    torus = request.chip.kind == "tpu"
+    model, torus = request.model, request.chip.kind == "tpu"
     for tp, pp in product((1,) if torus else (1, 2, 4, 8), (1,) if torus else (1, 2, 4, 8, 16)):
-        model = request.model
         if request.devices % (tp * pp) or pp > model.num_hidden_layers or tp > model.num_attention_heads:
             continue
         dp = request.devices // (tp * pp)
@@ -145,8 +131,7 @@ def _candidates(request: Request, batch: float | None, mbs: float | None) -> Ite
                 continue
             batched = replace(shape, micro_batch=micro, accumulation=total / (micro * dp))
             for chunks, ep in product(_chunks(request, pp), _experts(request, dp)):
-                schedule = "interleaved" if chunks > 1 else "1f1b"
-                yield replace(batched, virtual_stages=chunks, schedule=schedule, ep=ep)
+                yield replace(batched, virtual_stages=chunks, schedule="interleaved" if chunks > 1 else "1f1b", ep=ep)
 
 
 def _experts(request: Request, dp: int) -> list[int]:

@@ -77,15 +77,10 @@ def known_name(name: str) -> str:
     return re.sub(r"^(llama|nemotron|grok)-?(\d)", r"\1-\2", plain)
 
 
-def _file(name: str) -> ModelSpec | None:
-    """The model of a config.json, its folder or a YAML file; None where the cell is no path."""
-    path = name.endswith((".json", ".yaml", ".yml")) or name.startswith(("./", "../", "/", "~"))
-    return load_model_spec(name) if path else None
-
-
 @lru_cache(maxsize=4096)
 def _build(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
-    named = _file(name) or _preset(known_name(name))
+    path = name.endswith((".json", ".yaml", ".yml")) or name.startswith(("./", "../", "/", "~"))
+    named = load_model_spec(name) if path else _preset(known_name(name))
     if named is not None and (dims.hidden is None or int(dims.hidden) == named.hidden_size):
         stated = {"context": dims.seq, "num_hidden_layers": dims.layers, "vocab_size": dims.vocab}
         changes = {key: int(value) for key, value in stated.items() if value}
@@ -95,11 +90,9 @@ def _build(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
         return _of_size(name, dims)
     blanks: list[str] = []
     keys = _keys(name, dims, int(dims.hidden), blanks)
+    keys["num_hidden_layers"] = _layers(keys, dims.params_b) if dims.layers is None else int(dims.layers)
     if dims.layers is None:
-        keys["num_hidden_layers"] = _layers(keys, dims.params_b)
         blanks.append(f"layers {keys['num_hidden_layers']} (from params_b)")
-    else:
-        keys["num_hidden_layers"] = int(dims.layers)
     return _structured(_with_head(keys, dims.params_b), dims), tuple(blanks)
 
 
@@ -126,8 +119,8 @@ def _of_size(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
         raise UserError(f"model '{name}' is unknown and has no dims", "row", "give layers, hidden, heads, ffn")
     if not LEAST_BILLIONS <= size <= MOST_BILLIONS:
         raise UserError(f"params_b is {size:g}", "row", "give billions of parameters, 0.0001 to 100000")
-    note = f"shape of a usual model of {size:g}B parameters"
-    return _usual(size, int(dims.seq or CONTEXT)), (note,)
+    usual = new_preset(size * 1e9, "llama", SMALL_VOCAB).replace(context=int(dims.seq or CONTEXT))
+    return usual, (f"shape of a usual model of {size:g}B parameters",)
 
 
 def _keys(name: str, dims: Dims, width: int, blanks: list[str]) -> dict[str, object]:
@@ -137,22 +130,16 @@ def _keys(name: str, dims: Dims, width: int, blanks: list[str]) -> dict[str, obj
     mats = dims.mlp_mats or (3 if grouped else 2)
     gated = mats >= 3
     ffn = int(dims.ffn or (width * 8 // 3 if gated else 4 * width))
-    for value, words in (
-        (dims.vocab, f"vocab {VOCAB}"),
-        (dims.heads, f"heads {heads} (of {width // heads})"),
-        (dims.mlp_mats, f"mlp_mats {mats:g}"),
-        (dims.ffn, "ffn of the usual ratio"),
-    ):
-        if value is None:
-            blanks.append(words)
+    usual = {"vocab": f"vocab {VOCAB}", "heads": f"heads {heads} (of {width // heads})"}
+    usual |= {"mlp_mats": f"mlp_mats {mats:g}", "ffn": "ffn of the usual ratio"}
+    blanks += [words for cell, words in usual.items() if getattr(dims, cell) is None]
     even = max(2, width // heads // 2 * 2)
     keys: dict[str, object] = {
-        "name": name or "model", "family": "llama" if gated else "gpt2",
-        "vocab_size": int(dims.vocab or VOCAB), "hidden_size": width, "intermediate_size": ffn,
-        "num_attention_heads": heads, "num_key_value_heads": int(dims.kv_heads or heads),
-        "head_dim": int(dims.head_dim or even), "context": int(dims.seq or CONTEXT),
-        "mlp_type": "swiglu" if gated else "gelu", "norm_type": "rmsnorm" if gated else "layernorm",
-        "positions": "rope" if gated else "learned",
+        "name": name or "model", "family": "llama" if gated else "gpt2", "vocab_size": int(dims.vocab or VOCAB),
+        "hidden_size": width, "intermediate_size": ffn, "num_attention_heads": heads,
+        "num_key_value_heads": int(dims.kv_heads or heads), "head_dim": int(dims.head_dim or even),
+        "context": int(dims.seq or CONTEXT), "mlp_type": "swiglu" if gated else "gelu",
+        "norm_type": "rmsnorm" if gated else "layernorm", "positions": "rope" if gated else "learned",
     }  # fmt: skip
     if dims.experts:
         top_k = int(dims.topk or TOP_K)
@@ -192,11 +179,5 @@ def _with_head(keys: Mapping[str, Any], billions: float | None) -> ModelSpec:
 
 @lru_cache(maxsize=512)
 def _preset(name: str) -> ModelSpec | None:
-    """The published model of this name."""
     guesses = (name, name.replace("llama-3-405b", "llama-3.1-405b"), name.replace("-instruct", ""))
     return next((load_model_spec(guess) for guess in guesses if is_preset(guess)), None)
-
-
-@lru_cache(maxsize=256)
-def _usual(billions: float, seq: int) -> ModelSpec:
-    return new_preset(billions * 1e9, "llama", SMALL_VOCAB).replace(context=seq)

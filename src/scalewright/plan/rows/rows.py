@@ -30,8 +30,7 @@ DEVICES = 256  # where neither devices nor dp is stated
 def request_of(row: Row) -> Request:
     """The request of a row; raises UserError where the row can't be expressed as one."""
     check_sizes(row)
-    assumed = Assumptions()
-    options = read_options(text(row, "options"))
+    assumed, options = Assumptions(), read_options(text(row, "options"))
     switches = read_switches(options)
     assumed += [f"option {key} has no price" for key in options if key not in (*NAMES, *ROW_OPTIONS)]
     model = model_of(row, options, assumed)
@@ -48,7 +47,10 @@ def request_of(row: Row) -> Request:
         assumed.append("ep 1")
     _check_split(model, split, seq)
     recompute, share = _recompute(row, framework, options, switches, assumed)
-    precision, flash = _precision(row, framework, chip, assumed), _flash(row, framework, assumed)
+    precision = _precision(row, framework, chip, assumed)
+    flash = FLAGS.get(text(row, "flash").lower())
+    if flash is None and framework.attention in ("unfused", "softmax"):
+        assumed.append("flash 0 (the trainer's default of its date)")
     return Request(
         model=model,
         chip=chip,
@@ -78,9 +80,6 @@ def _chip(device: str, gbps: float | None) -> Chip:
     return chip_of(load_cluster(device), gbps)
 
 
-# -- precision, recomputation, schedule, attention ------------------------------------------------
-
-
 def _precision(row: Row, framework: Framework, chip: Chip, assumed: Assumptions) -> str:
     """As stated; the default is fp16 before 2022, then bf16. Raises UserError where the device lacks it."""
     word = text(row, "precision").lower()
@@ -97,17 +96,15 @@ def _recompute(
 ) -> tuple[str, float]:
     """A request's `recompute` and `share`.
 
-    Published tables use `selective` for core attention (Korthikanti et al. 2022) or XLA's policy; the options
-    for modules and for a share of a block's multiply-adds are more exact.
+    Published tables use `selective` for core attention (Korthikanti et al. 2022) or XLA's policy; the options for
+    modules and for a share of a block's multiply-adds are more exact.
     """
     word = text(row, "recompute").lower()
     if "recompute_share" in options:
         share = float(options["recompute_share"])
         return ("share", min(share, 1.0)) if share > 0 else ("none", 1.0)
-    if word in ("none", "0", "false"):
-        return "none", 1.0
-    if word == "full":
-        return "full", 1.0
+    if word in ("none", "0", "false", "full"):
+        return "full" if word == "full" else "none", 1.0
     if switches.recompute_modules:
         return "modules", 1.0
     if word == "selective":
@@ -117,21 +114,10 @@ def _recompute(
 
 
 def _schedule(options: Mapping[str, str], chunks: int) -> str:
-    word = options.get("schedule", "").lower().replace("_", "-")
-    schedule = word or ("interleaved" if chunks > 1 else "1f1b")
+    schedule = options.get("schedule", "").lower().replace("_", "-") or ("interleaved" if chunks > 1 else "1f1b")
     if schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES, "row")
     return schedule
-
-
-def _flash(row: Row, framework: Framework, assumed: Assumptions) -> bool | None:
-    flash = FLAGS.get(text(row, "flash").lower())
-    if flash is None and framework.attention in ("unfused", "softmax"):
-        assumed.append("flash 0 (the trainer's default of its date)")
-    return flash
-
-
-# -- the layout -----------------------------------------------------------------------------------
 
 
 def _split(
@@ -179,17 +165,17 @@ def _axes(row: Row, chip: Chip, assumed: Assumptions) -> tuple[int, dict[str, in
         usual["pp"] = rest
     sizes = {key: max(1, assumed.fill(row, key, value)) for key, value in usual.items()}
     product = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    problem = None
     if product > devices or devices % product:
         problem = f"tp x pp x cp = {product} does not divide n_devices {devices}"
-        raise UserError(problem, "row", "make the sizes agree")
-    if given and int(given) != devices // product:
+    elif given and int(given) != devices // product:
         problem = f"dp {int(given)} x {product} is not n_devices {devices}"
+    if problem:
         raise UserError(problem, "row", "make the sizes agree")
     return devices, sizes
 
 
 def _batch(row: Row, dp: int, pp: int, assumed: Assumptions) -> tuple[int, float]:
-    """Sequences of a micro-batch and of a step."""
     batch, micro = number(row, "gbs"), number(row, "mbs")
     if micro is None:
         each = (batch or 4 * dp) / dp
@@ -228,11 +214,8 @@ def _zero(word: str, framework: Framework, kind: str, assumed: Assumptions) -> i
 
 def _check_split(model: ModelSpec, split: Mapping[str, int], seq: int) -> None:
     """Raises UserError for an axis larger than the model allows."""
-    for axis, most, unit in (
-        ("pp", model.num_hidden_layers, "layers"),
-        ("tp", model.num_attention_heads, "heads"),
-        ("cp", seq, "tokens"),
-        ("ep", model.moe.num_experts if model.moe else 1, "experts"),
-    ):
+    limits = {"pp": (model.num_hidden_layers, "layers"), "tp": (model.num_attention_heads, "heads")}
+    limits |= {"cp": (seq, "tokens"), "ep": (model.moe.num_experts if model.moe else 1, "experts")}
+    for axis, (most, unit) in limits.items():
         if (size := split[axis]) > most:
             raise UserError(f"{axis} {size} is more than {most} {unit}", "row", f"use {axis} {most} or less")

@@ -18,7 +18,6 @@ import numpy as np
 
 from scalewright.plan.cost.table import stage_blocks
 from scalewright.plan.cost.units import Unit, unit_of
-from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request, recompute_of
 from scalewright.plan.search.space import Space
 from scalewright.spec import layout_check
@@ -76,10 +75,7 @@ def is_legal(model: ModelSpec, seq_len: int, **keys: Any) -> bool:
 
 
 def make_space(template: Request, global_batch: int, fixed: Fixed, trainer: Capabilities | None = None) -> Space:
-    """The space of a run; axes in `fixed` have only those values. Empty when no layout is legal.
-
-    `trainer`: limits the axes that aren't fixed (null: no limits).
-    """
+    """The legal layouts of a run, perhaps none: axes in `fixed` have those values only, `trainer` limits the others."""
     if template.chip.timings is not None:  # processes of one machine, priced from its own timings
         fixed = {**UNTIMED, **fixed}
     axes = AxisValues(fixed, trainer or Capabilities(""))
@@ -115,7 +111,7 @@ def _cores(
             dp = template.devices // (tp * cp * pp)
             if template.devices % (tp * cp * pp) or global_batch % dp or dp not in axes.get("dp", (dp,)):
                 continue
-            micro_batches = list(_micro_batches(template, global_batch // dp, cp, axes))
+            micro_batches = _micro_batches(template, global_batch // dp, cp, axes)
             for ep, etp in _experts(template, tp, cp, dp, axes):
                 for size in micro_batches:
                     key = (size, tp, sp, cp, ep, etp)
@@ -133,6 +129,9 @@ def _meshes(template: Request, axes: AxisValues) -> Iterator[tuple[int, bool, in
     model, seq_len, chip = template.model, template.seq_len, template.chip
     max_tp = MAX_TP_NODES * max(chip.node, chip.domain)
     max_cp = max(1, seq_len // MIN_CP_TOKENS)
+    fixed = [value for value in axes.get("recompute", ()) if isinstance(value, dict) and "budget" in value]
+    budgets: list[dict[str, object]] = [{}]  # within which blocks can keep
+    budgets += [{"recompute": value} for value in fixed]
     for tp in axes.get("tp", tuple(t for t in tensor_sizes(template) if t <= max_tp)):
         default = (False,) if tp == 1 else (True,) if model.moe else (True, False)
         for sp in (s for s in axes.get("sp", default) if tp > 1 or not s):
@@ -140,22 +139,14 @@ def _meshes(template: Request, axes: AxisValues) -> Iterator[tuple[int, bool, in
                 kinds = axes.get("cp_kind", CP_KINDS) if cp > 1 else axes.unfiltered("cp_kind", CP_KINDS[:1])
                 for kind in kinds:
                     keys = {"devices": tp * cp, "tp": tp, "sp": sp, "cp": cp, "cp_kind": kind}
-                    if is_legal(model, seq_len, **keys) and _has_budgets(template, keys, axes):
+                    if all(is_legal(model, seq_len, **keys, **budget) for budget in budgets):
                         yield tp, sp, cp, kind
 
 
-def _has_budgets(template: Request, keys: LayoutKeys, axes: AxisValues) -> bool:
-    """Whether blocks of these sizes can keep within the fixed recompute budgets."""
-    budgets = [value for value in axes.get("recompute", ()) if isinstance(value, dict) and "budget" in value]
-    return all(is_legal(template.model, template.seq_len, **keys, recompute=value) for value in budgets)
-
-
-def _micro_batches(template: Request, samples: int, cp: int, axes: AxisValues) -> Iterator[int]:
+def _micro_batches(template: Request, samples: int, cp: int, axes: AxisValues) -> list[int]:
     """Micro-batch sizes that divide a data-parallel rank's samples."""
-    largest = max(1, MAX_MICRO_TOKENS * cp // template.seq_len)
-    for size in axes.get("micro_batch", divisors(samples)):
-        if samples % size == 0 and (size <= largest or "micro_batch" in axes):
-            yield size
+    largest = samples if "micro_batch" in axes else max(1, MAX_MICRO_TOKENS * cp // template.seq_len)
+    return [size for size in axes.get("micro_batch", divisors(samples)) if samples % size == 0 and size <= largest]
 
 
 def _experts(template: Request, tp: int, cp: int, dp: int, axes: AxisValues) -> Iterator[tuple[int, int]]:
@@ -182,8 +173,7 @@ def _pipes(template: Request, axes: AxisValues) -> tuple[dict[str, np.ndarray], 
             stages = stage_blocks(replace(template, pp=pp, virtual_stages=chunks, schedule=kind))
             record = KINDS[kind]
             least, even = 2 * pp if record.paired else 1, record.both_ways
-            split = pp > 1 and record.splits
-            blocks = -(-layers // record.parts(pp, chunks))
+            split, blocks = pp > 1 and record.splits, -(-layers // record.parts(pp, chunks))
             rows.append((SCHEDULES.index(kind), chunks, stages, least, even, split, blocks))
         if len(rows) > first:
             places[pp] = (first, len(rows) - first)
@@ -193,7 +183,6 @@ def _pipes(template: Request, axes: AxisValues) -> tuple[dict[str, np.ndarray], 
 
 
 def _schedules(pp: int, layers: int, axes: AxisValues) -> Iterator[tuple[str, int]]:
-    """Schedule kinds and virtual stages that a pp allows."""
     if pp == 1:
         if "1f1b" in axes.unfiltered("schedule", ("1f1b",)) and 1 in axes.get("virtual_stages", (1,)):
             yield "1f1b", 1
@@ -231,9 +220,7 @@ def _shardings(dp: int, cp: int, axes: AxisValues) -> list[tuple[int, int]]:
     for zero in axes.get("zero_stage", (0, 1, 2, 3) if dp * cp > 1 else (0, 3)):
         if "dp_replicate" in axes:
             pairs += [(zero, r) for r in axes["dp_replicate"] if dp % r == 0]
-        elif zero == 3:
-            replicas = axes.get("dp_replicate", divisors(dp))
-            pairs += [(zero, r) for r in replicas if r == 1 or dp * cp // r > 1]
         else:
-            pairs.append((zero, 1))
+            replicas = axes.get("dp_replicate", divisors(dp)) if zero == 3 else (1,)
+            pairs += [(zero, r) for r in replicas if r == 1 or dp * cp // r > 1]
     return pairs

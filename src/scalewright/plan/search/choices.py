@@ -41,15 +41,13 @@ class Choice:
         keys = {**self.layout.dump(), "dp": self.layout.dp}
         return {key: keys[key] for key in layout_keys(self.prediction.request)}
 
-    def dump(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
+        """What a plan adds to the prediction."""
+        return {"trainable": self.trainable, "untrainable": self.untrainable, "objective_value": self.value}
+
+    def dump(self) -> dict[str, object]:
         """The keys of `predict`, and whether it can be trained."""
-        return {
-            **self.prediction.dump(),
-            "layout": self.keys,
-            "trainable": self.trainable,
-            "untrainable": self.untrainable,
-            "objective_value": self.value,
-        }
+        return {**self.prediction.dump(), "layout": self.keys, **self.facts()}
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,9 @@ class Plan:
         if self.fastest is None:
             return None
         cost = 100 * (self.best[0].score / self.fastest.score - 1)
-        seconds = self.fastest.prediction.step_time_s
-        return {"layout": self.fastest.keys, "step_time_s": seconds, "cost_pct": cost}
+        return {"layout": self.fastest.keys, "step_time_s": self.fastest.prediction.step_time_s, "cost_pct": cost}
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data: the keys of `plan --json` except those of its layouts."""
         return {
             "model": self.model.name,
@@ -108,12 +105,10 @@ class Plan:
             "objective_unit": self.objective.unit,
             "headroom": self.goal.headroom or 0.0,
             "memory_filter": "p90" if self.goal.headroom is None else "p50",
-            "evaluated": self.evaluated,
-            "priced": self.priced,
-            "space": self.space,
-            "feasible": self.feasible,
-            "seconds": self.seconds,
-            "complete": self.complete,
+            **{
+                name: getattr(self, name)
+                for name in ("evaluated", "priced", "space", "feasible", "seconds", "complete")
+            },
             "margin": self.goal.margin,
             "why_not": self.why_not,
             "assumed": self.assumed,
@@ -133,13 +128,11 @@ class ChoiceMaker:
     def choices(self, priced: Priced) -> list[Choice]:
         """Choices in the rows' order."""
         layouts = [Layout.parse(self.space.keys(priced.rows, i)) for i in range(len(priced))]
-        requests = [
-            replace(from_question(self.question, layout), compress=self.template.compress) for layout in layouts
-        ]  # as the space was priced
+        asked = (from_question(self.question, layout) for layout in layouts)
+        requests = [replace(request, compress=self.template.compress) for request in asked]  # as the space was priced
         predictions = predict_table(requests, self.goal.c) if requests else ()
-        columns = zip(predictions, layouts, priced.score, strict=True)
-        return [self._choice(prediction, layout, float(score)) for prediction, layout, score in columns]
-
-    def _choice(self, prediction: Prediction, layout: Layout, score: float) -> Choice:
-        why = why_untrainable(self.template.model, layout, self.template.seq_len, self.template.chip.kind)
-        return Choice(prediction, layout, why, score, self.objective.value(score, prediction.tokens))
+        choices, template = [], self.template
+        for prediction, layout, score in zip(predictions, layouts, priced.score.tolist(), strict=True):
+            why = why_untrainable(template.model, layout, template.seq_len, template.chip.kind)
+            choices.append(Choice(prediction, layout, why, score, self.objective.value(score, prediction.tokens)))
+        return choices

@@ -1,26 +1,37 @@
-"""A layout compared with the best one: the cost of each part of a step, and the memory that it lacks.
+"""A layout compared with the best one: the cost of each part of a step, and the memory that it lacks; the near losers.
 
 best: 1.20 s     tp 8 instead of 4: 8.3% worse (1.30 s against 1.20 s): +0.1 s tensor-parallel exchange
+
+best:  tp 4  pp 4  zero 1  ...
+       tp 8 or 2, any other axes       the fastest of them that fits
+       pp, cp, ep, zero, micro-batch, recompute, schedule, ...   likewise
+       only one axis changed           where that is faster, and doesn't fit
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
+
+import numpy as np
 
 from scalewright.plan.predict import Prediction
 from scalewright.plan.search.choices import Choice
+from scalewright.plan.search.finder import Finder
+from scalewright.plan.search.pricer import Priced
+from scalewright.plan.search.space import Rows, Space
 from scalewright.spec.common.formatting import short_time
 from scalewright.spec.step_parts import PART_TERMS
 
 FOLLOWS = ("dp", "cp_kind", "stage_layers")  # keys that the others imply, or that matter little
 MIN_SHARE = 0.1  # of the largest difference: smaller parts aren't listed
+CORE_AXES = ("tp", "sp", "pp", "cp", "cp_kind", "ep", "etp", "micro_batch")
+AXES = (*CORE_AXES, "schedule", "virtual_stages", "zero_stage", "dp_replicate", "recompute", "offload")
+SEARCHED_AXES = ("tp", "pp", "cp", "ep", "micro_batch")  # searched again if no candidate has another value
 
 
 def compare(axis: str, choice: Choice, best: Choice, headroom: float | None) -> dict[str, Any]:
-    """An entry of `why_not`: how a layout differs from the best, in numbers and in one line.
-
-    `headroom`: the plan's; null: a layout must fit up to the p90 of its memory.
-    """
+    """An entry of `why_not`; `headroom`: the plan's; null: a layout must fit up to the p90 of its memory."""
     prediction, layout, reference = choice.prediction, choice.keys, best.keys
     keys = axis.split(", ") if axis else []
     others = [k for k in layout if axis and k not in (*keys, *FOLLOWS) and layout[k] != reference[k]]
@@ -57,16 +68,14 @@ def value_words(value: Any) -> str:
 
 def _why(change: str, best: Prediction, other: Prediction, slower: float, memory: tuple[float, float]) -> str:
     lead = f"{change}: " if change else ""
+    if memory[0] > memory[1]:
+        lead += "does not fit, as it may need {:.1f} GiB of the {:.1f} there are; it would be ".format(*memory)
+    pace = "as fast"
+    if abs(slower) >= 5e-4:
+        pace = f"{100 * abs(slower):.1f}% {'worse' if slower > 0 else 'better'}"
     times = f"{short_time(other.step_time_s)} against {short_time(best.step_time_s)}"
-    if abs(slower) < 5e-4:
-        pace = f"as fast ({times})"
-    else:
-        pace = f"{100 * abs(slower):.1f}% {'worse' if slower > 0 else 'better'} ({times})"
     parts = differences(best, other)
-    needed, usable = memory
-    if needed > usable:
-        lead += f"does not fit, as it may need {needed:.1f} GiB of the {usable:.1f} there are; it would be "
-    return f"{lead}{pace}" + (f": {parts}" if parts else "")
+    return f"{lead}{pace} ({times})" + (f": {parts}" if parts else "")
 
 
 def _costs(best: Prediction, other: Prediction) -> dict[str, float]:
@@ -83,3 +92,48 @@ def differences(best: Prediction, other: Prediction, most: int = 3) -> str:
     named.sort(key=lambda p: -costs[p])
     signs = {part: "+" if costs[part] > 0 else "-" for part in named}
     return ", ".join(f"{signs[p]}{short_time(abs(costs[p]))} {PART_TERMS[p]}" for p in named)
+
+
+def columns(space: Space, rows: Rows) -> dict[str, np.ndarray]:
+    """The value of every axis in every row, as numbers."""
+    values = {axis: space.core[axis][rows.core] for axis in CORE_AXES}
+    values |= {axis: space.pipe[axis][rows.pipe] for axis in ("schedule", "virtual_stages")}
+    values |= {axis: space.shard[axis][rows.shard] for axis in ("zero_stage", "dp_replicate")}
+    return values | {"recompute": rows.recompute, "offload": rows.offload}
+
+
+def near_losers(finder: Finder, candidates: Priced, best: Priced) -> tuple[list[str], Priced]:
+    """At most two rows of each axis beside the first of `best`, fastest first, and the axes in which each differs."""
+    space, rows = finder.space, candidates.rows
+    reference = {axis: values[0] for axis, values in columns(space, best.rows).items()}
+    differs = {axis: values != reference[axis] for axis, values in columns(space, rows).items()}
+    for axis in ("zero_stage", "dp_replicate"):  # over one rank nothing is sharded
+        differs[axis] &= space.core["dp"][rows.core] * space.core["cp"][rows.core] > 1
+    changes = np.sum([differs[axis] for axis in AXES], axis=0)
+    alone = (changes == 1) | ((changes == 2) & differs["schedule"] & differs["virtual_stages"])
+    too_large = candidates.over > 0  # for the device: rows that only exceed the host's memory are left out
+    faster = alone & too_large & (candidates.score < best.score[0])
+    losers: dict[tuple[int, ...], tuple[Priced, list[str]]] = {}  # by row: several axes may share one
+    for axis in AXES:
+        fitting = _fastest(candidates, differs[axis] & candidates.fits)
+        if fitting is None and axis in SEARCHED_AXES:
+            fitting = _search_other(finder, axis, int(reference[axis]))
+        for row in (fitting, _fastest(candidates, differs[axis] & faster)):
+            if row is not None:
+                key = tuple(int(getattr(row.rows, part.name)[0]) for part in fields(Rows))
+                losers.setdefault(key, (row, []))[1].append(axis)
+    ranked = sorted(losers.values(), key=lambda loser: float(loser[0].score[0]))
+    return [", ".join(axes) for _, axes in ranked], Priced.join([row for row, _ in ranked])
+
+
+def _fastest(priced: Priced, mask: np.ndarray) -> Priced | None:
+    index = np.flatnonzero(mask)
+    return priced.take(index[[priced.score[index].argmin()]]) if len(index) else None
+
+
+def _search_other(finder: Finder, axis: str, value: int) -> Priced | None:
+    """The best layout with another value of an axis of the core, from a search of only those cores."""
+    search = Finder(finder.pricer, top=1, window=1.0)
+    search.run(only=np.flatnonzero(finder.space.core[axis] != value))
+    candidates = Priced.join(search.candidates)
+    return _fastest(candidates, candidates.fits)

@@ -16,10 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scalewright.plan.cost.table import RECOMPUTE, Table
-from scalewright.plan.cost.timeline import Step
 from scalewright.plan.request import OFFLOADS, SCHEDULES
-from scalewright.plan.search.pricer import BATCH, Priced, Pricer
+from scalewright.plan.search.pricer import Priced, Pricer, set_no_extras
 from scalewright.plan.search.space import Rows
 from scalewright.spec.schedules.kinds import KINDS
 
@@ -60,7 +58,7 @@ class Finder:
             return
         if self.ceiling == np.inf:
             self._seed(cores)
-        bound = self.bounds
+        bound = self.pricer.bounds
         order = cores[np.argsort(bound[cores], kind="stable")]
         for start in range(0, len(order), batch):
             if stop is not None and stop():
@@ -77,56 +75,21 @@ class Finder:
         if tell is not None:
             tell(len(order), len(order))
 
-    # -- bounds -----------------------------------------------------------------------------------
-
-    @property
-    def bounds(self) -> np.ndarray:
-        """Lower bound on the score of every layout of each core; computed once per pricer."""
-        if self.pricer.bounds is None:
-            self.pricer.bounds = self._core_bounds()
-        return self.pricer.bounds
-
-    def _core_bounds(self) -> np.ndarray:
-        space, bounds = self.space, []
-        fewest = {pp: space.pipe["stages"][i : i + n].min(0) for pp, (i, n) in space.pipes.items()}
-        depths, inverse = np.unique(space.core["pp"], return_inverse=True)
-        stages = np.array([fewest[int(pp)] for pp in depths])[inverse]
-        for start in range(0, space.cores, BATCH):
-            cores = np.arange(start, min(start + BATCH, space.cores))
-            table = space.table(space.bare(cores))
-            table.stages, table.virtual_stages = stages[cores], np.ones(len(cores))
-            _without_extras(table)
-            scores = []
-            for kind in ("1f1b", "dualpipe"):  # embedding and head on a rank each, or half of both on each
-                table.schedule = np.full(len(cores), SCHEDULES.index(kind))
-                times = self.pricer.step(table)
-                scores.append(self._bound(times, ("compute", "tp_exposed", "cp_exposed")))
-            bounds.append(np.minimum(*scores))
-        return np.concatenate(bounds)
-
-    def _bound(self, times: Step, parts: tuple[str, ...]) -> np.ndarray:
-        """The score of these parts of a step and of the wait for the host."""
-        host = times.parts["other"] - times.detail["fixed"] - times.detail["late"]
-        score = self.pricer.objective.score({part: times.parts[part] for part in parts})
-        return np.asarray(score + self.pricer.objective.weights["other"] * np.maximum(host, 0.0))
-
     def _spread_pipes(self, cores: np.ndarray) -> Rows:
         """Cores with their schedules, without the rows whose bound is above the cutoff."""
         rows = self.space.spread_pipes(self.space.bare(cores))
         if not len(rows):
             return rows
         table = self.space.table(rows)
-        _without_extras(table)
+        set_no_extras(table)
         times = self.pricer.step(table)
         parts = ("compute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed")
-        return rows.take(self._bound(times, parts) <= self.cutoff)
+        return rows.take(self.pricer.bound(times, parts) <= self.cutoff)
 
     @property
     def has_plain(self) -> bool:
         """Whether the space has every layout without recomputation and offload too, mostly the fastest."""
         return self.space.recomputes[0][0] == "none" and OFFLOADS[self.space.offloads[0]] == "none"
-
-    # -- pricing ----------------------------------------------------------------------------------
 
     def _seed(self, cores: np.ndarray) -> None:
         """Sets the first cutoff from common layouts; the search prices the best of them again."""
@@ -152,8 +115,7 @@ class Finder:
             rows = self.space.spread_offloads(self.space.spread_recomputes(rows))
         if not len(rows):
             return
-        priced = self.pricer.price(rows)
-        rows = self._record(priced)
+        rows = self._record(self.pricer.price(rows))
         if len(rows) and self.has_plain:
             self._price_lean(rows.take(self.pricer.may_fit(rows)))
 
@@ -191,9 +153,8 @@ class Finder:
 
     def kinds(self, rows: Rows) -> np.ndarray:
         """A number for the kind of each row's layout: its tp, pp, ep, and sharding (nothing, states, all)."""
-        shard = np.array([0, 1, 1, 2])[self.space.shard["zero_stage"][rows.shard]]
-        one_rank = self.space.core["dp"][rows.core] * self.space.core["cp"][rows.core] == 1
-        shard = np.where(one_rank, 0, shard)  # over one rank nothing is sharded
+        several = self.space.core["dp"][rows.core] * self.space.core["cp"][rows.core] > 1  # else nothing is sharded
+        shard = several * np.array([0, 1, 1, 2])[self.space.shard["zero_stage"][rows.shard]]
         return np.asarray(self.kind_of_core[rows.core] * 3 + shard)
 
     def ranked(self, priced: Priced) -> np.ndarray:
@@ -204,9 +165,3 @@ class Finder:
         shard = [space.shard[key][rows.shard] for key in ("dp_replicate", "zero_stage")]
         keys = (*pipe, rows.recompute, *core, *shard, rows.offload)  # np.lexsort: the last key comes first
         return np.lexsort((*keys, np.round(np.log(priced.score) * 1e6)))
-
-
-def _without_extras(table: Table) -> None:
-    """Sets no recomputation and offloaded activations, so that a bound excludes sp's second gather too."""
-    table.recompute = np.full(len(table), RECOMPUTE.index("none"))
-    table.offload = np.full(len(table), OFFLOADS.index("activations"))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
@@ -31,7 +31,7 @@ def read_fixed(given: Mapping[str, Any], template: Request) -> Fixed:
             raise unknown("axis", key, AXES, WHERE)
         if value is None:
             continue
-        values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+        values = as_tuple(value)
         if not values:
             raise UserError(f"{key} is fixed to nothing", WHERE, f"give {key} a value, or leave it out")
         for item in values:
@@ -39,6 +39,11 @@ def read_fixed(given: Mapping[str, Any], template: Request) -> Fixed:
             _check_value(key, item, template)
         fixed[key] = values
     return fixed
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    """The values of an axis that is fixed to one, or to several."""
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
 def _check_type(key: str, value: Any) -> None:
@@ -66,8 +71,7 @@ def check_capable(fixed: Fixed, trainer: Capabilities) -> None:
         for value in values:
             if not trainer.allows(key, value):
                 allowed = " or ".join(map(str, trainer.axes[key]))
-                what = f"{trainer.trainer} has no {key} {kind_of(value)}"
-                raise UserError(what, WHERE, f"use {key} {allowed}")
+                raise UserError(f"{trainer.trainer} has no {key} {kind_of(value)}", WHERE, f"use {key} {allowed}")
 
 
 def _check_value(key: str, value: Any, template: Request) -> None:
@@ -75,9 +79,7 @@ def _check_value(key: str, value: Any, template: Request) -> None:
     options = _options(key, template)
     if options is None or value in options:
         return
-    keys = {"devices": template.devices, key: value}
-    if key == "tp":
-        keys["sp"] = False
+    keys = {"devices": template.devices, key: value} | ({"sp": False} if key == "tp" else {})
     why = f"{key} {value} does not divide devices {template.devices}"
     if key in ("ep", "etp") and template.model.moe is None:
         why = f"{key} {value} but this model has no experts"
@@ -86,25 +88,29 @@ def _check_value(key: str, value: Any, template: Request) -> None:
             check_layout(Layout.parse(keys), template.model, template.seq_len)
         except UserError as error:
             why = error.what
+    raise UserError(why, f"{WHERE}: {key}", f"use {key} {_nearest(options, value)}")
+
+
+def _nearest(options: Iterable[int], value: int) -> str:
+    """The five options nearest to a value, ascending."""
     near = sorted(options, key=lambda option: (abs(option - value), option))[:5]
-    raise UserError(why, f"{WHERE}: {key}", f"use {key} " + " or ".join(map(str, sorted(near))))
+    return " or ".join(map(str, sorted(near)))
 
 
 def _options(key: str, template: Request) -> tuple[int, ...] | None:
     """The legal values of an axis alone; None where they depend on the other axes."""
-    model, sizes = template.model, divisors(template.devices)
-    if key == "tp":
-        return tensor_sizes(template)
-    if key == "pp":
-        return tuple(size for size in sizes if size <= model.num_hidden_layers)
-    if key == "cp":
-        return tuple(size for size in sizes if template.seq_len % size == 0)
-    if key in ("dp", "dp_replicate"):
-        return sizes
-    if key == "ep":
-        return divisors(model.moe.num_experts) if model.moe else (1,)
-    if key == "etp":
-        return divisors(model.moe.moe_intermediate_size) if model.moe else (1,)
+    moe, sizes = template.model.moe, divisors(template.devices)
+    match key:
+        case "tp":
+            return tensor_sizes(template)
+        case "pp":
+            return tuple(size for size in sizes if size <= template.model.num_hidden_layers)
+        case "cp":
+            return tuple(size for size in sizes if template.seq_len % size == 0)
+        case "dp" | "dp_replicate":
+            return sizes
+        case "ep" | "etp":
+            return (1,) if moe is None else divisors(moe.num_experts if key == "ep" else moe.moe_intermediate_size)
     return None
 
 
@@ -127,9 +133,8 @@ def _text(values: tuple[Any, ...]) -> str:
 def _instead(key: str, given: tuple[Any, ...], space: Space) -> str:
     """A fix for one axis: values that are legal with the other fixed axes."""
     if key in space.core and isinstance(given[0], int) and not isinstance(given[0], bool):
-        values = set(space.core[key].tolist())
-        near = sorted(sorted(values, key=lambda v: (abs(v - given[0]), v))[:5])
-        return f"beside the others {key} may be " + " or ".join(map(str, near))
+        near = _nearest(set(space.core[key].tolist()), given[0])
+        return f"beside the others {key} may be {near}"
     return f"leave {key} {_text(given)} out"
 
 

@@ -5,10 +5,8 @@
     tokens-per-dollar    as cost: at a fixed batch the two have the same optimum
     energy               devices x watts x sum of share x seconds     joules of a step; plan/data/energy.yaml
 
-With the number of devices fixed, time, cost and tokens per dollar have the same best layout; the answer
-contains the figure of the objective that was chosen.
-
-What a plan is to find: for how many devices, with which batch, best in what, with what held fixed.
+With the number of devices fixed, time, cost and tokens per dollar have the same best layout; the answer contains the
+figure of the objective that was chosen. `Goal`: what a plan is to find.
 """
 
 from __future__ import annotations
@@ -29,8 +27,11 @@ from scalewright.spec.errors import UserError, unknown
 
 FILE = Path(__file__).parents[1] / "data" / "energy.yaml"
 OBJECTIVES = ("time", "cost", "energy", "tokens-per-dollar")
-_SAME = ("compute", "recompute", "optimizer", "other")
-_KIND = {**{part: part for part in _SAME}, "pp_bubble": "bubble"}  # of the others: exposed
+# Kind of a part of a step, by which it draws power; of the others: exposed
+_KIND = {part: part for part in ("compute", "recompute", "optimizer", "other")} | {"pp_bubble": "bubble"}
+UNLIMITED = -1e6  # headroom of a search without a memory limit: every layout fits
+MAX_MARGIN = 0.5
+MAX_VALUES = {"devices": 10**7, "global_batch": 10**9, "top": 10**4}
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,11 @@ def power(chip: Chip) -> tuple[float, dict[str, float], tuple[str, ...]]:
     """Watts of a device under load, the share of them that each kind of part draws, and the assumptions."""
     data = read_yaml(FILE)
     names = [name for name in data["power_w"] if chip.name.lower().startswith(name)]
-    watts = data["power_w"][max(names, key=len) if names else "other"]
+    watts = data["power_w"][max(names, key=len, default="other")]
     shares = {name: float(entry["value"]) for name, entry in data["share"].items()}
     lines = [f"{chip.name} draws {watts['value']} W under load ({watts['source']})"]
     lines += [f"{name} draws {value:.0%} of it" for name, value in shares.items()]
     return float(watts["value"]), shares, tuple(lines)
-
-
-UNLIMITED = -1e6  # headroom of a search without a memory limit: every layout fits
-MAX_MARGIN = 0.5
-MAX_VALUES = {"devices": 10**7, "global_batch": 10**9, "top": 10**4}
 
 
 @dataclass(frozen=True)
@@ -105,12 +101,8 @@ class Goal:
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 raise UserError(f"{key} is {value}", "plan", f"use a whole number from 1 to {most:,}")
-        headroom, margin = self.headroom, self.margin
+        headroom, margin = 0.0 if self.headroom is None else self.headroom, self.margin
         if not (isinstance(margin, (int, float)) and 0 <= margin <= MAX_MARGIN):
-            how = f"use a share from 0 to {MAX_MARGIN}, such as 0.02"
-            raise UserError(f"margin is {margin}", "plan", how)
-        if headroom is not None and not (
-            isinstance(headroom, (int, float)) and (0 <= headroom < 1 or headroom == UNLIMITED)
-        ):
-            how = "use a share of the memory from 0 up to 1, such as 0.1"
-            raise UserError(f"headroom is {headroom}", "plan", how)
+            raise UserError(f"margin is {margin}", "plan", f"use a share from 0 to {MAX_MARGIN}, such as 0.02")
+        if not (isinstance(headroom, (int, float)) and (0 <= headroom < 1 or headroom == UNLIMITED)):
+            raise UserError(f"headroom is {headroom}", "plan", "use a share of the memory from 0 up to 1, such as 0.1")

@@ -6,6 +6,7 @@ rows --table--> columns --step, memory--> seconds, bytes --objective--> score; f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.facts import Facts, unit_facts
 from scalewright.plan.cost.kernels import Prices, flatten, price
 from scalewright.plan.cost.memory import Memory, memory
-from scalewright.plan.cost.table import Table
+from scalewright.plan.cost.table import RECOMPUTE, Table
 from scalewright.plan.cost.timeline import Step, step
-from scalewright.plan.request import OFFLOADS
+from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.search.objective import Objective
 from scalewright.plan.search.space import Rows, Space
 
@@ -66,7 +67,31 @@ class Pricer:
     facts: Facts
     prices: Prices
     priced: int = 0
-    bounds: np.ndarray | None = None  # of every core, see Finder.bounds
+
+    @cached_property
+    def bounds(self) -> np.ndarray:
+        """Lower bound on the score of every layout of each core."""
+        space, bounds = self.space, []
+        fewest = {pp: space.pipe["stages"][i : i + n].min(0) for pp, (i, n) in space.pipes.items()}
+        depths, inverse = np.unique(space.core["pp"], return_inverse=True)
+        stages = np.array([fewest[int(pp)] for pp in depths])[inverse]
+        for start in range(0, space.cores, BATCH):
+            cores = np.arange(start, min(start + BATCH, space.cores))
+            table = space.table(space.bare(cores))
+            table.stages, table.virtual_stages = stages[cores], np.ones(len(cores))
+            set_no_extras(table)
+            scores = []
+            for kind in ("1f1b", "dualpipe"):  # embedding and head on a rank each, or half of both on each
+                table.schedule = np.full(len(cores), SCHEDULES.index(kind))
+                scores.append(self.bound(self.step(table), ("compute", "tp_exposed", "cp_exposed")))
+            bounds.append(np.minimum(*scores))
+        return np.concatenate(bounds)
+
+    def bound(self, times: Step, parts: tuple[str, ...]) -> np.ndarray:
+        """The score of these parts of a step and of the wait for the host."""
+        host = times.parts["other"] - times.detail["fixed"] - times.detail["late"]
+        score = self.objective.score({part: times.parts[part] for part in parts})
+        return np.asarray(score + self.objective.weights["other"] * np.maximum(host, 0.0))
 
     def over(self, usage: Memory) -> np.ndarray:
         """Bytes of the rows beyond a device's usable memory: with the headroom, or at their p90."""
@@ -110,11 +135,12 @@ class Pricer:
         without = memory(Columns(resident, self.facts, self.c)).parts
         return np.asarray(sum(np.maximum(without[k] - usage.parts[k][index], 0.0) for k in OFFLOADED))
 
-    def leanest(self, rows: Rows, offload: int = 0) -> Rows:
-        """The rows with the most recomputation, and this offload of the space's (0: the least)."""
+    def floor(self, rows: Rows, offload: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Lower bound in bytes on the rows' memory with any recomputation and this offload; and what is usable."""
         shares = [(kind == "full", share) for kind, share, _ in self.space.recomputes]
         recompute = np.full(len(rows), shares.index(max(shares)))
-        return Rows(rows.core, rows.pipe, rows.shard, recompute, np.full(len(rows), offload))
+        usage = self.memory(Rows(rows.core, rows.pipe, rows.shard, recompute, np.full(len(rows), offload)))
+        return np.asarray(usage.peak - usage.parts["other"]), usage.usable
 
     def may_fit(self, rows: Rows) -> np.ndarray:
         """Whether rows may fit with recomputation or offload: a lower bound on their memory does."""
@@ -122,10 +148,15 @@ class Pricer:
         # Each moves something else where a trainer hasn't all at once: DeepSpeed's optimizer, or parameters.
         may = np.zeros(len(rows), dtype=bool)
         for offload in [names.index("all")] if "all" in names else range(len(names)):
-            usage = self.memory(self.leanest(rows, offload))
-            bound = usage.peak - usage.parts["other"]
-            may |= np.asarray(bound <= usage.usable * (1.0 - (self.headroom or 0.0)))
+            bound, usable = self.floor(rows, offload)
+            may |= bound <= usable * (1.0 - (self.headroom or 0.0))
         return may
+
+
+def set_no_extras(table: Table) -> None:
+    """Sets no recomputation and offloaded activations, so that a bound excludes sp's second gather too."""
+    table.recompute = np.full(len(table), RECOMPUTE.index("none"))
+    table.offload = np.full(len(table), OFFLOADS.index("activations"))
 
 
 def make_pricer(space: Space, objective: Objective, headroom: float | None, c: Constants | None = None) -> Pricer:

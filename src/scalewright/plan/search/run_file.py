@@ -21,7 +21,7 @@ from scalewright.spec.question import DATA, Question
 from scalewright.spec.run import DataSpec, RunSpec
 
 if TYPE_CHECKING:
-    from scalewright.plan.search.choices import Choice, Plan
+    from scalewright.plan.search.choices import Plan
 
 FILL = "FILL-IN: a folder of token shards, as `scalewright prepare` writes it"
 PLACEHOLDER = "DATA_FOLDER"
@@ -32,9 +32,12 @@ def run_file(plan: Plan, data: str | None = None) -> str | None:
     choice = plan.trainable
     if choice is None:
         return None
+    prediction, cluster = choice.prediction, plan.question.cluster
+    figures = f"{prediction.step_time_s:.4g} s a step, {prediction.peak_gib:.1f} GiB on the worst rank"
+    machine = cluster.name if cluster else plan.template.chip.name
+    first_line = commented(f"Planned for {plan.goal.devices} devices of {machine}: {figures} predicted.")
     text = to_yaml(planned(plan, choice.layout, data))
-    text = text.replace(f"train: {DATA}\n", f"train: {PLACEHOLDER}  # {FILL}\n")
-    return _comment(plan, choice) + text
+    return first_line + text.replace(f"train: {DATA}\n", f"train: {PLACEHOLDER}  # {FILL}\n")
 
 
 def planned(plan: Plan, layout: Layout, data: str | None = None) -> dict[str, object]:
@@ -42,7 +45,7 @@ def planned(plan: Plan, layout: Layout, data: str | None = None) -> dict[str, ob
     run = plan.question.run
     keys = {**run.written(), "version": 1, "model": _model(plan.question), "layout": layout.written()}
     if "name" not in run.model_fields_set:
-        keys["name"] = _name(plan)
+        keys["name"] = f"{plan.model.name}-{plan.goal.devices}".replace("/", "-").replace(" ", "-")
     if plan.question.cluster is not None:
         keys["cluster"] = _cluster(plan.question.cluster)
     if data is not None:
@@ -60,18 +63,6 @@ def planned(plan: Plan, layout: Layout, data: str | None = None) -> dict[str, ob
 
 def _without(keys: dict[str, object], *names: str) -> dict[str, object]:
     return {key: value for key, value in keys.items() if key not in names}
-
-
-def _comment(plan: Plan, choice: Choice) -> str:
-    """The file's first line: a comment with the devices and the prediction."""
-    prediction, cluster = choice.prediction, plan.question.cluster
-    figures = f"{prediction.step_time_s:.4g} s a step, {prediction.peak_gib:.1f} GiB on the worst rank"
-    machine = cluster.name if cluster else plan.template.chip.name
-    return commented(f"Planned for {plan.goal.devices} devices of {machine}: {figures} predicted.")
-
-
-def _name(plan: Plan) -> str:
-    return f"{plan.model.name}-{plan.goal.devices}".replace("/", "-").replace(" ", "-")
 
 
 def _model(question: Question) -> str | dict[str, object]:

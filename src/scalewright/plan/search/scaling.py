@@ -3,14 +3,12 @@
     seconds(n) ~ w (s + (1 - s) / n)      Amdahl 1967: s is the serial share of one device's work w
                                           fitted by least squares on relative errors over the counts that fit
 
-`serial_part`: the parts of a step that are farthest from perfect scaling.
-
-Near the given count and batch the same run may be faster (`nearby`):
+`serial_part`: the parts of a step that are farthest from perfect scaling. Near the given count and batch the same run
+may be faster (`nearby`); one search per candidate, where the count isn't a power of two of whole nodes or doesn't
+divide the batch:
 
 100 devices, 512 sequences: 25 does not divide 512, so that only pipelines of 25 stages use all devices
     96 devices: 1.9 times the tokens/s                 500 sequences on all 100: likewise
-
-One search per candidate, where the count isn't a power of two of whole nodes or doesn't divide the batch.
 """
 
 from __future__ import annotations
@@ -29,29 +27,30 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.question import Question
 from scalewright.spec.step_parts import PART_TERMS
 
+MIN_GAIN = 0.05  # of tokens/s: smaller gains aren't reported
+MIN_SHARE = 0.75  # of the devices and of the batch that a candidate keeps
+MAX_COUNTS = 3
+
 
 def scaling(question: Question, goal: Goal, counts: Sequence[int], stop: Stop | None = None) -> dict[str, object]:
-    """The best layout of every count at one global batch (strong scaling).
-
-    The keys of `scaling` in `plan --json`: {global_batch, rows} and those of a `Curve`.
-    """
+    """The best layout of every count at one global batch: `scaling` of `plan --json`, with the keys of a `Curve`."""
     if not counts:
         raise UserError("no device counts to plan for", "scaling", "give a range such as 8..4096")
-    found: dict[int, Choice | UserError] = {}
+    searched: dict[int, Choice | UserError] = {}
     for devices in counts:
         if stop is not None and stop():
             break
         try:
-            count = replace(goal, devices=devices, top=1)
-            found[devices] = search(question, count, stop=stop, explain=False).best[0]
+            plan = search(question, replace(goal, devices=devices, top=1), stop=stop, explain=False)
+            searched[devices] = plan.best[0]
         except UserError as error:
-            found[devices] = error
-    fitting = {devices: choice for devices, choice in found.items() if isinstance(choice, Choice)}
+            searched[devices] = error
+    fitting = {devices: choice for devices, choice in searched.items() if isinstance(choice, Choice)}
     if not fitting:
-        how = str(list(found.values())[-1]) if found else "let it run on"
+        how = str([*searched.values()][-1]) if searched else "let it run on"
         raise UserError("no count has a layout that fits", "scaling", how)
-    base = next(iter(fitting))
-    rows = [_row(devices, choice, base, fitting[base]) for devices, choice in found.items()]
+    base, first = next(iter(fitting.items()))
+    rows = [_row(devices, choice, base, first) for devices, choice in searched.items()]
     return {"global_batch": goal.global_batch, "rows": rows, **_fit_curve(fitting)}
 
 
@@ -112,17 +111,8 @@ def _serial_parts(few: int, first: Choice, many: int, last: Choice) -> list[Seri
     total = sum(value for value in above.values() if value > 0)
     order = sorted((part for part in above if above[part] > 0.01 * total), key=lambda part: -above[part])
     return [
-        {"part": part, "words": PART_TERMS[part], "seconds": above[part], "share": above[part] / total}
-        for part in order
+        SerialPart(part=part, words=PART_TERMS[part], seconds=above[part], share=above[part] / total) for part in order
     ]
-
-
-# -- nearby counts and batches ---------------------------------------------------------------------
-
-
-MIN_GAIN = 0.05  # of tokens/s: smaller gains aren't reported
-MIN_SHARE = 0.75  # of the devices and of the batch that a candidate keeps
-MAX_COUNTS = 3
 
 
 def nearby(plan: Plan) -> list[Nearby]:
@@ -142,21 +132,17 @@ def nearby(plan: Plan) -> list[Nearby]:
             "gain_pct": 100 * (best.prediction.tokens_per_s / rate - 1),
             "layout": best.keys,
         }
-        best_yet = largest.get(devices == plan.goal.devices)
-        if candidate["gain_pct"] >= (best_yet["gain_pct"] if best_yet else 100 * MIN_GAIN):
-            largest[devices == plan.goal.devices] = candidate
+        same_count = devices == plan.goal.devices
+        if candidate["gain_pct"] >= (largest[same_count]["gain_pct"] if same_count in largest else 100 * MIN_GAIN):
+            largest[same_count] = candidate
     return sorted(largest.values(), key=lambda candidate: -candidate["gain_pct"])
 
 
 def _candidates(devices: int, batch: int, node: int) -> Iterator[tuple[int, int]]:
     """(devices, batch) to search: multiples of 1, 2, 4 ... nodes; the nearest batch that devices divide."""
-    counts: set[int] = set()
-    size = node
-    while size <= devices:
-        count = devices // size * size
-        if count != devices and count >= MIN_SHARE * devices and len(counts) < MAX_COUNTS:
-            counts.add(count)
-        size *= 2
+    sizes = (node << power for power in range((devices // node).bit_length()))
+    multiples = dict.fromkeys(devices // size * size for size in sizes)
+    counts = [count for count in multiples if MIN_SHARE * devices <= count < devices][:MAX_COUNTS]
     yield from ((count, batch) for count in sorted(counts, reverse=True))
     near = round(batch / devices) * devices
     if batch % devices and near and abs(near - batch) <= (1 - MIN_SHARE) * batch:

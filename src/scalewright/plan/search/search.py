@@ -5,8 +5,6 @@ Question, Goal --> Space (axes.py) --> Finder (finder.py) --> Plan (choices.py)
     pareto      layouts that no other beats in both time and memory
     why_not     costs of the near losers (compare.py)
 
-The Pareto front: layouts that no other beats in both time and memory.
-
 memory
   | x                    Recomputation saves memory and costs time: a row that fits without it can have
   |   x    o             variants on the front. They are priced unless a candidate is as fast as the
@@ -17,25 +15,21 @@ memory
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from scalewright.plan.chips import Chip
 from scalewright.plan.frameworks import OURS, of_framework
 from scalewright.plan.request import Request, from_question
 from scalewright.plan.search.axes import Fixed, make_space
 from scalewright.plan.search.choices import Choice, ChoiceMaker, Plan
-from scalewright.plan.search.compare import compare
+from scalewright.plan.search.compare import compare, near_losers
 from scalewright.plan.search.finder import WINDOW, Finder, Stop, Tell
-from scalewright.plan.search.fixed import check_capable, no_layout, read_fixed
-from scalewright.plan.search.losers import near_losers
+from scalewright.plan.search.fixed import as_tuple, check_capable, no_layout, read_fixed
 from scalewright.plan.search.objective import Goal, make_objective
 from scalewright.plan.search.pricer import HOST_BYTES, Priced, make_pricer
 from scalewright.plan.search.shortage import choose, out_of_reach, too_large
-from scalewright.plan.search.space import Rows
 from scalewright.spec.capabilities import Capabilities, find_capabilities, trainers_on
 from scalewright.spec.errors import UserError
 from scalewright.spec.huggingface import why_not_running
@@ -94,9 +88,11 @@ def search_again(plan: Plan, **changes: Any) -> Plan:
 def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed]:
     """Checks what is asked; returns the choice maker, the finder and the fixed axes."""
     if not 1 <= question.seq_len <= MAX_LENGTH:
-        how = f"use a whole number from 1 to {MAX_LENGTH:,}"
-        raise UserError(f"seq_len is {question.seq_len}", "plan", how)
-    _check_islands(question, goal)
+        raise UserError(f"seq_len is {question.seq_len}", "plan", f"use a whole number from 1 to {MAX_LENGTH:,}")
+    islands = question.run.diloco is not None and question.has_facts
+    if islands and min(as_tuple(goal.fixed.get("dp_replicate", 1))) < 2:
+        how = "fix dp_replicate to the number of islands: --fix dp_replicate=4"
+        raise UserError("diloco makes islands of replicas, and layouts without any compete", "plan", how)
     keys: dict[str, object] = {"devices": goal.devices, "precision": goal.precision}
     if goal.fixed.get("zero_stage") in (0, (0,), [0]):  # then all layouts may compress as the run does
         keys["zero_stage"] = 0
@@ -108,34 +104,21 @@ def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed
     axes = read_fixed(goal.fixed, template)
     if template.framework.name != OURS:  # ours may be fixed to values that `train` lacks: marked untrainable
         capabilities = of_framework(template.framework)
-        _check_runs(capabilities, template.chip)
+        if not capabilities.runs_on(kind := template.chip.kind):
+            what = f"{capabilities.trainer} doesn't run on {template.chip.name} ({kind})"
+            others = " or ".join(trainers_on(kind)) or "unknown"
+            raise UserError(what, "--framework", f"use --framework {others}")
         check_capable(axes, capabilities)
     space = make_space(template, goal.global_batch, axes, capabilities_of(template))
     if not space.size:
         raise no_layout(template, goal.global_batch, axes)
-    window = max(WINDOW, 1 + goal.margin)
-    finder = Finder(make_pricer(space, objective, goal.headroom, goal.c), goal.top, window)
+    finder = Finder(make_pricer(space, objective, goal.headroom, goal.c), goal.top, max(WINDOW, 1 + goal.margin))
     return ChoiceMaker(question, goal, template, space, objective), finder, axes
 
 
-def _check_islands(question: Question, goal: Goal) -> None:
-    """Raises UserError where the run has an outer optimizer and some layouts would have no islands."""
-    sizes = goal.fixed.get("dp_replicate", 1)
-    if question.run.diloco and question.has_facts and min(sizes if isinstance(sizes, (list, tuple)) else [sizes]) < 2:
-        how = "fix dp_replicate to the number of islands: --fix dp_replicate=4"
-        raise UserError("diloco makes islands of replicas, and layouts without any compete", "plan", how)
-
-
-def _check_runs(trainer: Capabilities, chip: Chip) -> None:
-    """Raises UserError for devices that the trainer doesn't run on; the error lists the trainers that do."""
-    if not trainer.runs_on(chip.kind):
-        others = " or ".join(trainers_on(chip.kind)) or "unknown"
-        what = f"{trainer.trainer} doesn't run on {chip.name} ({chip.kind})"
-        raise UserError(what, "--framework", f"use --framework {others}")
-
-
 def _plan(maker: ChoiceMaker, finder: Finder, best: list[Choice], front: list[Choice]) -> Plan:
-    """The plan without its reasons."""
+    host = f"a host has {HOST_BYTES / 1e9:.0f} GB of memory for each of its devices"
+    offloads = any(choice.layout.offload != "none" for choice in (*best, *front))
     return Plan(
         question=maker.question,
         goal=maker.goal,
@@ -151,7 +134,7 @@ def _plan(maker: ChoiceMaker, finder: Finder, best: list[Choice], front: list[Ch
         seconds=0.0,
         complete=finder.complete,
         template=maker.template,
-        assumed=[*_left_out(maker), *maker.objective.assumed, *_host_assumed([*best, *front])],
+        assumed=[*_left_out(maker), *maker.objective.assumed, *([host] if offloads else [])],
     )
 
 
@@ -165,13 +148,6 @@ def _left_out(maker: ChoiceMaker) -> list[str]:
     return lines
 
 
-def _host_assumed(choices: Iterable[Choice]) -> list[str]:
-    """The assumption about host memory, if a layout offloads to it."""
-    if all(choice.layout.offload == "none" for choice in choices):
-        return []
-    return [f"a host has {HOST_BYTES / 1e9:.0f} GB of memory for each of its devices"]
-
-
 def _best_trainable(plan: Plan) -> Choice | None:
     """The best layout that `train` runs: the best of all, or of a search of only such layouts."""
     ours = find_capabilities(OURS)
@@ -181,8 +157,7 @@ def _best_trainable(plan: Plan) -> Choice | None:
         return None
     fixed = dict(plan.goal.fixed)
     for axis, supported in ours.axes.items():
-        value = fixed.get(axis, supported)
-        values = value if isinstance(value, (list, tuple)) else (value,)
+        values = as_tuple(fixed.get(axis, supported))
         fixed[axis] = tuple(item for item in values if item in supported)
     try:
         best = search_again(plan, fixed=fixed, top=1).best[0] if all(fixed.values()) else None
@@ -205,7 +180,7 @@ def pareto(finder: Finder, fitting: Priced, most: int = 40) -> Priced:
     near = fitting.take(fitting.score <= slowest)
     front = near.take(front_indices(near.score, near.peak))
     plain = near.take(finder.has_plain & (near.rows.recompute == 0) & (near.rows.offload == 0))
-    floor = _floor(finder, plain.rows) if len(plain) else np.zeros(0)
+    floor = finder.pricer.floor(plain.rows)[0] if len(plain) else np.zeros(0)
     i = np.searchsorted(front.score, plain.score * (1 + 1e-12), side="right") - 1
     leaner = plain.take(floor < np.where(i >= 0, front.peak[np.maximum(i, 0)], np.inf))
     variants = finder.space.spread_recomputes(leaner.rows)
@@ -226,9 +201,3 @@ def front_indices(score: np.ndarray, peak: np.ndarray) -> np.ndarray:
     least = np.minimum.accumulate(peak[order])
     better = np.concatenate([[True], peak[order][1:] < least[:-1] * (1 - 1e-6)])
     return np.asarray(order[better])
-
-
-def _floor(finder: Finder, rows: Rows) -> np.ndarray:
-    """Lower bound in bytes on each row's memory with any recomputation."""
-    usage = finder.pricer.memory(finder.pricer.leanest(rows))
-    return np.asarray(usage.peak - usage.parts["other"])

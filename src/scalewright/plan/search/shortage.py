@@ -1,18 +1,13 @@
-"""The error for a model that fits in no layout: the memory that the leanest layout lacks, and fixes.
+"""The layouts that a plan shows; those beyond its trainer; and the error where none fits.
 
-leanest: the smallest micro-batch, highest ZeRO stage, every recomputation, every offload
-
-Layouts that a plan leaves out because its trainer can't run them, and the speed they would gain.
-
-fastest layout of the trainer --ceiling--> search of all layouts --> faster ones, and what the trainer lacks
-
-The layouts that a plan shows: of each kind the simplest that is at most a margin slower than its fastest.
-
-    simpler = fewer axes, then fewer techniques, then faster; at most as many of either as the fastest
-
+choose          of each kind the simplest layout that is at most a margin slower than the kind's fastest:
+                fewer axes, then fewer techniques, then faster; at most as many of either as the fastest
     axes        tp, pp, cp, ep, data parallelism, its replicas (HSDP): each that is above 1
     techniques  interleaving 1, a split backward or both directions 2, recomputation 1 (every k-th block 2),
                 offload 2, etp 1
+out_of_reach    fastest layout of the trainer --ceiling--> search of all layouts --> faster ones, and what it lacks
+too_large       the memory that the leanest layout lacks, and fixes; leanest: the smallest micro-batch, highest
+                ZeRO stage, every recomputation, every offload
 
 Predictions of a step are uncertain by some 10%: a gain of 1% from two more techniques may not be real.
 """
@@ -35,7 +30,10 @@ from scalewright.spec.capabilities import Capabilities
 from scalewright.spec.errors import UserError
 from scalewright.spec.schedules.kinds import KINDS
 
-MAX_FACTOR = 4096  # times the devices, up to which a fix is searched
+MAX_DOUBLINGS = 12  # of the devices, up to which a fix is searched
+TOP = 3  # layouts beyond the trainer that are listed
+MIN_GAIN = 0.001  # of speed: smaller gains aren't reported
+AXES = ("tp", "pp", "cp", "ep", "dp")
 
 
 def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
@@ -43,19 +41,18 @@ def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
     space = pricer.space
     short, where, keys = _leanest(pricer)
     model, device = space.template.model.name, space.template.chip.name
-    shape = f"tp {keys['tp']}, pp {keys['pp']}, zero_stage {keys['zero_stage']}, "
-    shape += f"recompute {value_words(keys['recompute'])}"
-    if keys["offload"] != "none":
-        shape += f", offload {keys['offload']}"
+    shown = ("tp", "pp", "zero_stage", "recompute", *(["offload"] if keys["offload"] != "none" else []))
+    shape = ", ".join(f"{key} {value_words(keys[key])}" for key in shown)
     what = f"{model} fits on no layout of {space.template.devices} {device}: "
     what += f"the leanest ({shape}) lacks {short / GIB:.1f} GiB {where}".rstrip()
     enough = _enough_devices(pricer, fixed)
-    hints = [f"use {enough} devices"] if enough else []
-    hints += ["leave offload open"] if fixed.get("offload") == ("none",) else []
-    hints += ["fix fewer axes"] if fixed else []
-    hints += ["a smaller headroom"] if pricer.headroom else []
-    hints = hints or ["use devices with more memory", "a smaller model"]
-    return UserError(what, "memory", ", or ".join(hints))
+    hints = {f"use {enough} devices": enough, "leave offload open": fixed.get("offload") == ("none",)}
+    hints |= {"fix fewer axes": bool(fixed), "a smaller headroom": bool(pricer.headroom)}
+    helps = [hint for hint, may_help in hints.items() if may_help] or [
+        "use devices with more memory",
+        "a smaller model",
+    ]
+    return UserError(what, "memory", ", or ".join(helps))
 
 
 def _lean_rows(space: Space) -> Rows:
@@ -86,20 +83,13 @@ def _leanest(pricer: Pricer) -> tuple[float, str, dict[str, object]]:
 
 def _enough_devices(pricer: Pricer, fixed: Fixed) -> int | None:
     """The fewest devices, in doublings of the run's, on which a layout fits at the same batch."""
-    space, factor = pricer.space, 2
-    while factor <= MAX_FACTOR:
-        devices = space.template.devices * factor
+    space = pricer.space
+    for power in range(1, MAX_DOUBLINGS + 1):
+        devices = space.template.devices << power
         larger = make_space(replace(space.template, devices=devices), space.global_batch, fixed)
-        if larger.size:
-            larger_pricer = make_pricer(larger, pricer.objective, pricer.headroom, pricer.c)
-            if _leanest(larger_pricer)[0] <= 0:
-                return devices
-        factor *= 2
+        if larger.size and _leanest(make_pricer(larger, pricer.objective, pricer.headroom, pricer.c))[0] <= 0:
+            return devices
     return None
-
-
-TOP = 3
-MIN_GAIN = 0.001  # of speed: smaller gains aren't reported
 
 
 def out_of_reach(
@@ -120,14 +110,11 @@ def out_of_reach(
     return sorted(faster, key=lambda layout: -layout.gain_pct)
 
 
-AXES = ("tp", "pp", "cp", "ep", "dp", "dp_replicate")
-
-
 def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """The number of axes and techniques of every row, counted as above."""
-    core = {axis: space.core[axis][rows.core] for axis in ("tp", "pp", "cp", "ep", "dp", "etp")}
+    core = {axis: space.core[axis][rows.core] for axis in (*AXES, "etp")}
     replicate = space.shard["dp_replicate"][rows.shard]
-    axes = sum((core[axis] > 1).astype(int) for axis in AXES[:-1]) + (replicate > 1)
+    axes = sum((core[axis] > 1).astype(int) for axis in AXES) + (replicate > 1)
     schedule = np.array([kind.complexity for kind in KINDS.values()])
     values = [value for _, _, value in space.recomputes]
     recompute = np.array([0 if value == "none" else 2 if isinstance(value, dict) else 1 for value in values])
@@ -140,8 +127,7 @@ def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
 def choose(finder: Finder, fitting: Priced, top: int, margin: float) -> tuple[Priced, Priced]:
     """The layouts to show, and the fastest of all.
 
-    First the simplest within the margin of the fastest; then, for every other kind (tp, pp, ep, sharding),
-    the simplest within the margin of that kind's fastest, sorted by score.
+    First the simplest within the margin of the fastest; then that of every other kind (tp, pp, ep, sharding), by score.
     """
     fitting = fitting.take(finder.ranked(fitting))
     best = _simplest(finder, fitting, np.arange(len(fitting)), margin)

@@ -102,8 +102,9 @@ class Space:
 
     def _allows(self, pipe: np.ndarray, recompute: np.ndarray) -> np.ndarray:
         """Whether a pipe allows a recomputation: none with a split backward, {every: n} with n blocks."""
+        values = [value if isinstance(value, dict) else {} for _, _, value in self.recomputes]
         plain = np.array([kind == "none" for kind, _, _ in self.recomputes])[recompute]
-        every = np.array([least_blocks(value) for _, _, value in self.recomputes])[recompute]
+        every = np.array([int(value.get("every", 1)) for value in values])[recompute]
         return np.asarray(plain | (~self.pipe["split"][pipe] & (every <= self.pipe["blocks"][pipe])))
 
     def _sharded(self, cores: np.ndarray) -> np.ndarray:
@@ -115,8 +116,6 @@ class Space:
             less = len(self.offloads) - sum(needs_zero3(offload) for offload in self.offloads)
             pairs = np.where(self.shard["zero_stage"][rows.shard] == 3, len(self.offloads), less)
         return np.bincount(np.searchsorted(cores, rows.core), pairs, len(cores))
-
-    # -- products of rows and the values of one part --------------------------------------------------
 
     def spread_pipes(self, rows: Rows) -> Rows:
         """Every row with every schedule that is legal for it."""
@@ -135,14 +134,12 @@ class Space:
 
     def spread_recomputes(self, rows: Rows) -> Rows:
         """Every row with every recomputation that is legal for it."""
-        counts = np.full(len(rows), len(self.recomputes))
-        spread = _spread(rows, "recompute", np.zeros(len(rows), dtype=int), counts)
+        spread = _spread(rows, "recompute", np.zeros(len(rows), dtype=int), np.full(len(rows), len(self.recomputes)))
         return spread.take(self._allows(spread.pipe, spread.recompute))
 
     def spread_offloads(self, rows: Rows) -> Rows:
         """Every row with every offload that is legal for it."""
-        counts = np.full(len(rows), len(self.offloads))
-        spread = _spread(rows, "offload", np.zeros(len(rows), dtype=int), counts)
+        spread = _spread(rows, "offload", np.zeros(len(rows), dtype=int), np.full(len(rows), len(self.offloads)))
         zero3 = np.array([needs_zero3(offload) for offload in self.offloads])[spread.offload]
         spread = spread.take(~zero3 | (self.shard["zero_stage"][spread.shard] == 3))
         if not any("offload" in rule for rule in self.never):
@@ -161,24 +158,20 @@ class Space:
         zeros = np.zeros(len(cores), dtype=np.intp)
         return Rows(cores.astype(np.intp), zeros, zeros, zeros, zeros)
 
-    # -- conversions of rows --------------------------------------------------------------------------
-
     def table(self, rows: Rows) -> Table:
         """The rows as a table for the cost formulas."""
         core = {key: values[rows.core] for key, values in self.core.items()}
         kinds = np.array([RECOMPUTE.index(kind) for kind, _, _ in self.recomputes])
         shares = np.array([share for _, share, _ in self.recomputes])
-        as_float = {name: core[name].astype(float) for name in ("tp", "sp", "pp", "cp", "ep", "etp", "dp")}
+        sizes = ("tp", "sp", "pp", "cp", "ep", "etp", "dp", "micro_batch", "accumulation")
+        as_float = {name: core[name].astype(float) for name in sizes}
+        as_float |= {name: values[rows.shard].astype(float) for name, values in self.shard.items()}
         return Table(
             units=self.units,
             unit=core["unit"],
             seq_len=np.full(len(rows), float(self.template.seq_len)),
             devices=np.full(len(rows), float(self.template.devices)),
             virtual_stages=self.pipe["virtual_stages"][rows.pipe].astype(float),
-            dp_replicate=self.shard["dp_replicate"][rows.shard].astype(float),
-            zero_stage=self.shard["zero_stage"][rows.shard].astype(float),
-            micro_batch=core["micro_batch"].astype(float),
-            accumulation=core["accumulation"].astype(float),
             share=shares[rows.recompute],
             schedule=self.pipe["schedule"][rows.pipe],
             recompute=kinds[rows.recompute],
@@ -199,18 +192,12 @@ class Space:
             "virtual_stages": int(self.pipe["virtual_stages"][pipe]),
             "schedule": SCHEDULES[self.pipe["schedule"][pipe]],
             "cp_kind": CP_KINDS[core["cp_kind"]],
-            "dp_replicate": int(self.shard["dp_replicate"][shard]),
-            "zero_stage": int(self.shard["zero_stage"][shard]),
+            **{key: int(values[shard]) for key, values in self.shard.items()},
             "global_batch": self.global_batch,
             "recompute": self.recomputes[rows.recompute[i]][2],
             "precision": self.template.precision,
             "offload": OFFLOADS[self.offloads[rows.offload[i]]],
         }
-
-
-def least_blocks(recompute: Any) -> int:
-    """The fewest blocks that a stage needs for this recomputation."""
-    return int(recompute.get("every", 1)) if isinstance(recompute, dict) else 1
 
 
 def needs_zero3(offload: int) -> bool:

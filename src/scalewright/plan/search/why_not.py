@@ -28,8 +28,8 @@ from scalewright.spec.errors import UserError
 def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, object]:
     """Why a plan didn't choose the layouts with these keys: their best compared with the plan's best.
 
-    {asked, verdict, why, ...}: verdict is "best", "slower", "does not fit" or "not legal"; the keys of
-    `compare` where there is a layout to compare. Raises UserError for an unknown key.
+    {asked, verdict, why, ...}: verdict is "best", "slower", "does not fit" or "not legal"; the keys of `compare` where
+    there is a layout to compare. Raises UserError for an unknown key.
     """
     given = {key: value for key, value in layout.items() if value is not None}
     filled = _schedule(plan, given)
@@ -41,19 +41,18 @@ def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, object]:
         if error.where == "fixed" and error.what.startswith("unknown"):
             raise
         return {"asked": given, "verdict": "not legal", **_forbidden(plan, given, error)}
-    best = plan.best[0]
-    fitting = _fitting(plan, fixed)
+    best, fitting = plan.best[0], _fitting(plan, fixed)
+    entry = compare("", fitting or unlimited, best, plan.goal.headroom)
+    words = _layout_words(given, filled, fitting or unlimited, best)
     if fitting is not None:
-        entry = compare("", fitting, best, plan.goal.headroom)
         verdict = "best" if fitting.score <= best.score * (1 + 1e-9) else "slower"
         same = abs(fitting.score / best.score - 1) <= 1e-9
-        why = f"{_layout_words(given, filled, fitting, best)}: {'this is the best' if same else entry['why']}"
+        why = f"{words}: {'this is the best' if same else entry['why']}"
         if fitting.untrainable and plan.template.framework.name == OURS:
             why += f"; {fitting.untrainable}"
         return {"asked": given, "verdict": verdict, **entry, "why": why}
-    entry = compare("", unlimited, best, plan.goal.headroom)
     fix = smallest_fix(unlimited.prediction, plan.goal.c)
-    why = f"{_layout_words(given, filled, unlimited, best)}: {entry['why']}"
+    why = f"{words}: {entry['why']}"
     if fix is not None and fix["fits"]:
         more = 100 * (fix["step_time_s"] / best.prediction.step_time_s - 1)
         why += f"; with {fix['change']} it fits, at {short_time(fix['step_time_s'])} ({more:+.1f}%)"
@@ -84,7 +83,6 @@ def _key_words(given: Mapping[str, Any]) -> str:
 
 
 def _fitting(plan: Plan, given: Mapping[str, Any]) -> Choice | None:
-    """The best layout with these keys that fits, if any."""
     try:
         return search_again(plan, fixed=given, top=1, margin=0.0).best[0]
     except UserError:
@@ -97,8 +95,7 @@ def _forbidden(plan: Plan, given: Mapping[str, Any], error: UserError) -> dict[s
     options = []
     for key in given:
         rest = {name: value for name, value in given.items() if name != key}
-        option = _fitting(plan, rest) if rest else plan.best[0]
-        if option is not None:
+        if (option := _fitting(plan, rest) if rest else plan.best[0]) is not None:
             options.append((key, option))
     if not options:
         return {"why": f"{why}; {error.how}" if error.how else why, "rule": error.what, "mend": error.how}

@@ -153,9 +153,8 @@ def is_cut(block: Block) -> bool:
     """Whether a block has more than is shown unasked."""
     if isinstance(block, Table) and (block.spare or block.cells(True) != block.cells(False)):
         return True
-    if isinstance(block, Bars) and len(block.shares(True)) > len(block.shares(False)):
-        return True
-    return bool(block.detail or left_out(block))
+    smaller = isinstance(block, Bars) and len(block.shares(True)) > len(block.shares(False))
+    return bool(smaller or block.detail or left_out(block))
 
 
 def left_out(block: Block) -> int:

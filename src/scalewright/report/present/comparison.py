@@ -57,10 +57,8 @@ def headline(compared: JSON) -> str:
     if compared["kind"] == "plan":
         band = f"{short_time(compared['p10_s'])} to {short_time(compared['p90_s'])}"
         place = "outside" if compared["beyond_noise"] else "within"
-        return (
-            f"{other}: a step takes {short_time(now)}, planned {short_time(before)} ({band}): "
-            f"{against(now, before)}, {place} the band"
-        )
+        takes = f"a step takes {short_time(now)}, planned {short_time(before)} ({band})"
+        return f"{other}: {takes}: {against(now, before)}, {place} the band"
     what = "a step takes" if compared["of"] == "step" else "the window is"
     interval = compared["interval_pct"]
     spread = f" (95%: {interval[0]:+.1f} to {interval[1]:+.1f}%)" if interval else FEW
@@ -86,7 +84,5 @@ def signed_time(seconds: float) -> str:
 def _loss(loss: JSON) -> str:
     apart = loss["now"] - loss["before"]
     beyond = "leaves the other's beyond its noise" if loss["beyond_noise"] else "is the other's within its noise"
-    return (
-        f"from step {loss['from_step']:,}: {decimal(loss['now'])}, was {decimal(loss['before'])} "
-        f"({apart:+.4f}, noise {loss['noise']:.4f}): it {beyond}"
-    )
+    losses = f"{decimal(loss['now'])}, was {decimal(loss['before'])} ({apart:+.4f}, noise {loss['noise']:.4f})"
+    return f"from step {loss['from_step']:,}: {losses}: it {beyond}"

@@ -48,8 +48,6 @@ ASSUMED = {
     "kernels": "other launches of a kernel are like those that were measured",
     "nccl": "a log of some ranks is like that of the others",
 }
-
-
 LIKE_OTHERS = "the steps of these lines are like the others"
 AFTER = "a trace of the run shows where its time goes: scalewright record -- COMMAND"
 
@@ -94,27 +92,17 @@ def head(answer: JSON) -> list[Line]:
     assumed = ", ".join((answer.get("expected") or {}).get("assumed") or ())
     timed = answer["kind"] in ("trace", "log", "run")
     last = Line("assumed", assumed or ASSUMED.get(answer["kind"], LIKE_OTHERS), listed=True)
-    if not answer["verdicts"]:
-        none = NO_CAUSE.get(answer["kind"], "none above its threshold")
-        unread = answer["kind"] in ("log", "run") and not answer["log"]["steps"]
-        none = "none can be told: no step was read" if unread else none
-        hints = [line for line in answer["warnings"] if unread or "add --" in line]
-        usual = AFTER if not timed or answer.get("against") else "--against OTHER compares it with another run"
-        after = hints[0] if hints else usual
-        return [
-            Line("cause", none, "warn" if unread else "good"),
-            Line("how sure", _seen(answer)),
-            Line("next", after, listed=True),
-            last,
-        ]
-    first = answer["verdicts"][0]
-    evidence = "; ".join(evidence_of(first)) or "its pattern alone"
-    return [
-        Line("cause", headline(first), "warn"),
-        Line("how sure", evidence, listed=True),
-        Line("next", first["fix"], listed=True),
-        last,
-    ]
+    if answer["verdicts"]:
+        first = answer["verdicts"][0]
+        evidence = "; ".join(evidence_of(first)) or "its pattern alone"
+        cause, sure = Line("cause", headline(first), "warn"), Line("how sure", evidence, listed=True)
+        return [cause, sure, Line("next", first["fix"], listed=True), last]
+    none = NO_CAUSE.get(answer["kind"], "none above its threshold")
+    unread = answer["kind"] in ("log", "run") and not answer["log"]["steps"]
+    cause = Line("cause", "none can be told: no step was read", "warn") if unread else Line("cause", none, "good")
+    hints = [line for line in answer["warnings"] if unread or "add --" in line]
+    usual = AFTER if not timed or answer.get("against") else "--against OTHER compares it with another run"
+    return [cause, Line("how sure", _seen(answer)), Line("next", hints[0] if hints else usual, listed=True), last]
 
 
 def _seen(answer: JSON) -> str:
@@ -146,8 +134,7 @@ def _trace(answer: JSON) -> Iterator[Block]:
         yield Line("layers", _layers(layers), detail=True)
     if pipeline := answer.get("pipeline"):
         yield Line("pipeline", _pipeline(pipeline))
-    overlap = answer["communication"]["overlap_pct"]
-    if overlap is not None:
+    if (overlap := answer["communication"]["overlap_pct"]) is not None:
         yield Line("hidden", f"{overlap:.1f}% of the communication, behind compute", detail=True)
     if roofs := answer.get("roofs"):
         of_roof, of_peak = roofs["of_roof_pct"], roofs["of_peak_pct"]
@@ -162,11 +149,10 @@ def _trace(answer: JSON) -> Iterator[Block]:
 
 def ranks_bars(answer: JSON) -> Stacks:
     """The window of every rank in its parts; the mean first, where there are several."""
-    ranks = [(rank_name(rank), rank) for rank in answer["per_rank"]]
+    ranks, rows = [(rank_name(rank), rank) for rank in answer["per_rank"]], []
     left = len(ranks) - MOST_RANKS
     if len(ranks) > 4:
         ranks.insert(0, ("mean", answer))
-    rows = []
     for name, rank in ranks[:MOST_RANKS]:
         parts, causes = rank["breakdown_pct"], rank["idle_causes_pct"]
         rows.append((name, [*(parts[key] for key in BUSY), *(causes[key] for key in IDLE)]))
@@ -203,16 +189,14 @@ def _flight_title(answer: JSON) -> str:
 
 def _memory_title(answer: JSON) -> str:
     memory = answer["memory"]
-    reserved = ""
-    if memory["reserved_bytes"] is not None:
-        pieces = memory["fragmentation_pct"]
-        reserved = f" of {memory['reserved_bytes'] / GIB:.2f} reserved, {pieces:.0f}% of it free in pieces"
-    allocated = memory["allocated_bytes"] / GIB
-    return f"peak {memory['peak_gib']:.2f} GiB; at the end {allocated:.2f} GiB allocated{reserved}"
+    text = f"peak {memory['peak_gib']:.2f} GiB; at the end {memory['allocated_bytes'] / GIB:.2f} GiB allocated"
+    if memory["reserved_bytes"] is None:
+        return text
+    pieces = f"{memory['fragmentation_pct']:.0f}% of it free in pieces"
+    return f"{text} of {memory['reserved_bytes'] / GIB:.2f} reserved, {pieces}"
 
 
 def _kernels_title(answer: JSON) -> str:
-    """How many kernels, how long, and on what."""
     times = [row["time_s"] for row in answer["kernels"] if row["time_s"] is not None]
     took = f", {short_time(sum(times))}" if times else ""
     capability = answer["compute_capability"]

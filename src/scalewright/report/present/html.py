@@ -29,7 +29,7 @@ def notebook(shown: Shown) -> str:
 
 
 def _blocks(blocks: Sequence[Block]) -> str:
-    return "".join(_block(block) for block in blocks)
+    return "".join(map(_block, blocks))
 
 
 def _block(block: Block) -> str:
@@ -67,7 +67,6 @@ def _lines(lines: Sequence[Line]) -> str:
 
 
 def _bars(bars: Bars) -> str:
-    """Shares of a sum, side by side, and their names with figures below."""
     shown = bars.shares()
     colour = {row.name: COLOURS[row.part] for row, _ in shown}
     pieces = "".join(
@@ -81,10 +80,8 @@ def _bars(bars: Bars) -> str:
         for row, share in shown
         if share >= SMALLEST
     )
-    return (
-        '<div style="display:flex;height:.7rem;margin:.2rem 0;overflow:hidden;border-radius:2px">'
-        f"{pieces}</div><div><small>{labels}</small></div>"
-    )
+    row = "display:flex;height:.7rem;margin:.2rem 0;overflow:hidden;border-radius:2px"
+    return f'<div style="{row}">{pieces}</div><div><small>{labels}</small></div>'
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
@@ -95,7 +92,5 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
         + "</tr>"
         for row in rows
     )
-    return (
-        f'<div style="overflow-x:auto"><table style="border-collapse:collapse;margin:.3rem 0"><tr>{head}</tr>'
-        f"{body}</table></div>"
-    )
+    table = f'<table style="border-collapse:collapse;margin:.3rem 0"><tr>{head}</tr>{body}</table>'
+    return f'<div style="overflow-x:auto">{table}</div>'

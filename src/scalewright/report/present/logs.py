@@ -45,7 +45,6 @@ def log_blocks(answer: JSON) -> Iterator[Block]:
 
 
 def _step_rows(steps: Sequence[JSON]) -> list[list[str]]:
-    """The first and the last steps."""
     ends = [*steps] if len(steps) <= FIRST + LAST else [*steps[:FIRST], None, *steps[-LAST:]]
     return [["..."] + [""] * (len(STEPS) - 1) if step is None else _row(step) for step in ends]
 
@@ -53,14 +52,10 @@ def _step_rows(steps: Sequence[JSON]) -> list[list[str]]:
 def _row(step: JSON) -> list[str]:
     rate = step["tokens_per_s"]
     each = step["tokens_per_s_per_device"]
-    return [
-        MISSING if step["step"] is None else f"{step['step']:,}",
-        short_time(step["step_time_s"]),
-        f"{rate:,.0f}" if rate is not None else f"{each:,.0f} a device" if each is not None else MISSING,
-        decimal(step["tflops"]),
-        decimal(step["loss"]),
-        decimal(step["grad_norm"]),
-    ]
+    number = MISSING if step["step"] is None else f"{step['step']:,}"
+    tokens = f"{rate:,.0f}" if rate is not None else f"{each:,.0f} a device" if each is not None else MISSING
+    figures = (decimal(step[key]) for key in ("tflops", "loss", "grad_norm"))
+    return [number, short_time(step["step_time_s"]), tokens, *figures]
 
 
 def log_title(answer: JSON) -> str:
@@ -86,10 +81,9 @@ def _speed(log: JSON) -> str:
     measured = log["measured"]
     if measured["tflops"]:
         return f"{decimal(measured['tflops'])} TFLOP/s a device"
-    if measured["tokens_per_s_per_device"]:
-        return f"{measured['tokens_per_s_per_device']:,.0f} tokens/s a device"
-    if measured["tokens_per_s"]:
-        return f"{measured['tokens_per_s']:,.0f} tokens/s"
+    for key, of in (("tokens_per_s_per_device", " a device"), ("tokens_per_s", "")):
+        if measured[key]:
+            return f"{measured[key]:,.0f} tokens/s{of}"
     if measured["step_time_s"]:
         return f"{short_time(measured['step_time_s'])} a step"
     return f"{counted(len(log['steps']), 'steps')} without their times" if log["steps"] else "no steps of training"

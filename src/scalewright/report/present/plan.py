@@ -37,12 +37,8 @@ def show_plan(document: PlanDocument) -> Shown:
     """The answer of `plan`. Raises UserError for a document that is none."""
     best = document.best[0]
     yours = yours_of(document)
-    head = [
-        step_line(document, best, _beaten(document)),
-        sure_line(document, best),
-        Line("next", "; ".join(next_steps(document))),
-        assumed_line(document.read.lines("assumed")),
-    ]
+    head = [step_line(document, best, _beaten(document)), sure_line(document, best)]
+    head += [Line("next", "; ".join(next_steps(document))), assumed_line(document.read.lines("assumed"))]
     blocks: list[Block] = [*advice(document, best), *(yours_blocks(document, yours) if yours else ()),
                            *emitted_blocks(document), *setting(best), _layouts(document), *reasons(document),
                            *details(document, best, detail=True), *_pareto(document)]  # fmt: skip
@@ -57,18 +53,15 @@ def yours_of(document: PlanDocument) -> Estimate | None:
 def _beaten(document: PlanDocument) -> str:
     yours = document.read.part("yours")
     gain = yours.number("gain_pct")
-    if gain is None:
-        return ""
-    if gain > 100:
-        return f"{faster(yours)} as yours"
+    if gain is None or gain > 100:
+        return "" if gain is None else f"{faster(yours)} as yours"
     return f"{gain:.1f}% faster than yours" if gain >= 0 else f"{-gain:.1f}% slower than yours"
 
 
 def searched(document: PlanDocument) -> str:
     """How many layouts were looked at."""
-    judged, priced, feasible, seconds = (
-        document.read.number(key) for key in ("evaluated", "priced", "feasible", "seconds")
-    )
+    number = document.read.number
+    judged, priced, feasible, seconds = (number(key) for key in ("evaluated", "priced", "feasible", "seconds"))
     if not judged:
         return ""
     parts = [f"{count(judged)} layouts judged" + (f" in {seconds:.2f} s" if seconds else "")]
@@ -130,7 +123,6 @@ def advice(document: PlanDocument, best: Estimate) -> Iterator[Line]:
 
 
 def _preferred(document: PlanDocument, best: Estimate) -> Iterator[Line]:
-    """The cost of the simplest layout within the margin beside the fastest."""
     other = best.read.part("simpler_than")
     cost, layout = other.number("cost_pct"), other.part("layout").data
     if cost is not None and cost >= 0.05 and layout:
@@ -161,28 +153,31 @@ def nearby(document: PlanDocument, best: Estimate, option: Reader) -> str:
     return f"{change} {faster(option)}{rates}: {one_line(layout)}"
 
 
+def aim(document: PlanDocument) -> str:
+    """The unit of the objective, the name of its column; empty for the step time."""
+    objective = document.read.text("objective")
+    return "" if objective in ("", "time") else document.read.text("objective_unit") or objective
+
+
 def _layouts(document: PlanDocument) -> Table:
-    """A row a layout, best first."""
-    aim = document.read.text("objective")
     heads = ["", "layout", "step", "p10-p90", "tokens/s", "MFU", "memory", "risk"]
-    heads += [] if aim in ("", "time") else [document.read.text("objective_unit") or aim]
+    heads += [aim(document)] if aim(document) else []
     marked = is_ours(document.best[0]) and any(map(untrainable, document.best))
-    rows, reasons = [], dict.fromkeys(filter(None, map(untrainable, document.best)))
+    rows: list[list[str]] = []
+    reasons: dict[str, list[str]] = {}
     for number, layout in enumerate(document.best, 1):
         read = layout.read
+        if untrainable(layout):
+            reasons.setdefault(untrainable(layout), []).append(str(number))
         band = between(short_time(layout.low), short_time(layout.high)) if layout.low and layout.high else ""
         cells = [str(number), one_line(layout.layout), short_time(layout.seconds), band,
                  count(read.number("tokens_per_s")), share(read.number("mfu")), gib(layout.peak_gib),
                  RISK_TERMS.get(read.text("risk"), "")]  # fmt: skip
         cells += [decimal(read.number("objective_value"), 4)] if len(heads) > 8 else []
         rows.append(cells + ([("not yet" if untrainable(layout) else "yes")] if marked else []))
-    note = "; ".join(f"`train` can't run {_numbers(document, reason)} yet: {reason}" for reason in reasons)
+    note = "; ".join(f"`train` can't run {', '.join(numbers)} yet: {why}" for why, numbers in reasons.items())
     heads += ["train"] if marked else []
     return Table(heads, rows, searched(document), note, few=FEW, spare=("p10-p90", "tokens/s"))
-
-
-def _numbers(document: PlanDocument, reason: str) -> str:
-    return ", ".join(str(number) for number, layout in enumerate(document.best, 1) if untrainable(layout) == reason)
 
 
 def yours_blocks(document: PlanDocument, yours: Estimate) -> Iterator[Block]:
@@ -192,10 +187,10 @@ def yours_blocks(document: PlanDocument, yours: Estimate) -> Iterator[Block]:
     mend = f"to make it fit: {fix}" if fix else ""
     parts = [one_line(yours.layout), cost, "" if yours.fits else "does not fit", mend, source]
     yield Line("yours", "; ".join(part for part in parts if part))
-    changes = []
-    for row in yours.read.parts("changes"):
-        seconds = short_time(row.number("step_time_s"))
-        changes.append(f"{row.text('change')} alone: {gain(row)}, {seconds} a step")
+    changes = [
+        f"{row.text('change')} alone: {gain(row)}, {short_time(row.number('step_time_s'))} a step"
+        for row in yours.read.parts("changes")
+    ]
     if changes:
         yield Note("single changes to yours", changes, few=FEW)
 
@@ -231,12 +226,10 @@ def _pareto(document: PlanDocument) -> Iterator[Table]:
     if len(front) < 2:
         return
     step = max(1, -(-len(front) // MANY))
-    rows = [
-        (short_time(layout.seconds), gib(layout.peak_gib), one_line(layout.layout))
-        for layout in [*front[:-1:step], front[-1]]
-    ]
-    name = "time against memory: no layout beats these in both"
+    some = [*front[:-1:step], front[-1]]
+    rows = [(short_time(layout.seconds), gib(layout.peak_gib), one_line(layout.layout)) for layout in some]
     note = f"{len(front)} in all; --json has them" if step > 1 else ""
+    name = "time against memory: no layout beats these in both"
     yield Table(("step", "memory", "layout"), rows, name, note, detail=True)
 
 
@@ -265,10 +258,10 @@ def _serial(read: Reader) -> Iterator[str]:
     sentence += f", so no count is more than {limit:,.0f} times as fast as one device" if limit else ""
     yield sentence + (f"; the fit is off by {share(error)} at most." if error is not None else ".")
     parts = [
-        f"{part.text('words') or part.text('part')} {share(part.number('share'))}" for part in read.parts("serial_part")
+        (part.text("words") or part.text("part"), share(part.number("share"))) for part in read.parts("serial_part")
     ]
     if parts:
-        yield "What doesn't shrink: " + ", ".join(parts[:4]) + "."
+        yield "What doesn't shrink: " + ", ".join(map(" ".join, parts[:4])) + "."
 
 
 def emitted_blocks(document: PlanDocument) -> Iterator[Block]:
@@ -279,15 +272,12 @@ def emitted_blocks(document: PlanDocument) -> Iterator[Block]:
     why = emitted.text("why")
     title = f"the file anew: {why}" if why else "your file in this layout"
     yield Text(title, emitted.text("diff").rstrip("\n") or "(nothing changes)")
-    lines = [f"dropped {_item(item)}: {item.text('why')}" for item in emitted.parts("dropped")]
-    lines += [
-        f"changed {_item(item)} -> {item.data.get('written')}: {item.text('why')}" for item in emitted.parts("changed")
-    ]
+    lines = []
+    for kind in ("dropped", "changed"):
+        for item in emitted.parts(kind):
+            to = f" -> {item.data.get('written')}" if kind == "changed" else ""
+            lines.append(f"{kind} {item.text('key')} {item.data.get('value')}{to}: {item.text('why')}")
     if lines:
         yield Note("what the trainer lacks", lines)
     if assumed := emitted.lines("assumed"):
         yield Note("of this file", assumed)
-
-
-def _item(item: Reader) -> str:
-    return f"{item.text('key')} {item.data.get('value')}"

@@ -30,12 +30,8 @@ def show_prediction(document: PlanDocument, command: str = "") -> Shown:
     best = document.best[0]
     command = command or "`plan` searches all layouts for a better one"
     first, *others = [*_next(best), ""]
-    head = [
-        step_line(document, best),
-        sure_line(document, best),
-        Line("next", first or command),
-        assumed_line(best.read.lines("assumed")),
-    ]
+    head = [step_line(document, best), sure_line(document, best), Line("next", first or command)]
+    head.append(assumed_line(best.read.lines("assumed")))
     rest = [Line("and", step) for step in others if step] + ([Line("or", command)] if first else [])
     blocks = [*rest, *setting(best), *details(document, best)]
     return Shown(f"{title(document)}: {one_line(best.layout)}", head, blocks)
@@ -115,10 +111,8 @@ def assumed_line(assumed: Sequence[str]) -> Line:
 def lacking(best: Estimate) -> str:
     """That the layout is priced, but its trainer can't run it; empty where it can."""
     parts = ", ".join(best.read.lines("lacks"))
-    if not parts:
-        return ""
-    if is_ours(best):
-        return f"`train` can't run it: {parts}"
+    if not parts or is_ours(best):
+        return f"`train` can't run it: {parts}" if parts else ""
     return f"{best.read.text('framework')} can't run it: it has no {parts}"
 
 
@@ -127,8 +121,7 @@ def fix(best: Estimate) -> str:
     if best.fits is not False:
         return ""
     smallest = best.read.part("smallest_fix")
-    change = smallest.text("change")
-    if not change:
+    if not (change := smallest.text("change")):
         return "no single change makes it fit" if "smallest_fix" in best.read.data else ""
     how = f"{gib(smallest.number('peak_gib'))} in {short_time(smallest.number('step_time_s'))}"
     if not smallest.data.get("fits"):
@@ -260,7 +253,6 @@ def nearest_run(run: Reader) -> str:
 
 
 def _run(run: Reader) -> str:
-    """A measured run's model and devices."""
     devices = run.number("n_devices")
     where = f"{devices:,.0f} x {run.text('device')}" if devices else run.text("device")
     return " on ".join(part for part in (run.text("model"), where) if part)
@@ -268,8 +260,7 @@ def _run(run: Reader) -> str:
 
 def assumed_notes(document: PlanDocument, best: Estimate) -> Iterator[Note]:
     """What was assumed, of the search and of the layout, and what an MFU counts."""
-    assumed = list(dict.fromkeys([*document.read.lines("assumed"), *best.read.lines("assumed")]))
-    if assumed:
+    if assumed := list(dict.fromkeys([*document.read.lines("assumed"), *best.read.lines("assumed")])):
         yield Note("assumed", assumed)
     if best.read.text("flops_convention"):
         yield Note("what MFU counts", [best.read.text("flops_convention")])

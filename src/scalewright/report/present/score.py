@@ -99,11 +99,9 @@ def _memory(figures: JSON) -> Iterator[Block]:
         note = f"mean over sources of five rows or more: {mean:.1f}%" if mean is not None else ""
         yield Table(("source", "rows", "error", "bias"), rows, "peak memory", note)
     if fits := figures.get("fits"):
-        right = (
-            f"{fits['ran_right_pct']:.1f}% right of {fits['ran']:,} that ran,"
-            f" {fits['out_of_memory_right_pct']:.1f}% of {fits['out_of_memory']:,} out of memory"
-        )
-        yield Note(f"fits or not: {right}; balanced {fits['balanced_pct']:.1f}%", [])
+        ran = f"{fits['ran_right_pct']:.1f}% right of {fits['ran']:,} that ran"
+        failed = f"{fits['out_of_memory_right_pct']:.1f}% of {fits['out_of_memory']:,} out of memory"
+        yield Note(f"fits or not: {ran}, {failed}; balanced {fits['balanced_pct']:.1f}%", [])
 
 
 def _worst(figures: JSON) -> Iterator[Block]:

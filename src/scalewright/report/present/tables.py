@@ -16,41 +16,23 @@ GIB = 1 << 30
 
 def tables(answer: JSON) -> Iterator[Table]:
     """Those for which the answer has rows; a few kernels are shown unasked, or what holds the memory."""
-    for make in TABLES:
-        table = make(answer)
-        if table.rows:
-            yield table
+    return (table for make in TABLES if (table := make(answer)).rows)
 
 
 def _kernels(answer: JSON) -> Table:
     rows = [
-        [
-            kernel["short_name"],
-            kernel["kind"],
-            f"{kernel['count']:,}",
-            f"{kernel['mean_us']:,.1f}",
-            f"{kernel['share_pct']:.1f}",
-        ]
-        for kernel in (answer.get("top_kernels") or ())[:MOST]
+        [row["short_name"], row["kind"], f"{row['count']:,}", f"{row['mean_us']:,.1f}", f"{row['share_pct']:.1f}"]
+        for row in (answer.get("top_kernels") or ())[:MOST]
     ]
     heads = ("kernel of the first rank", "kind", "count", "mean, µs", "% of kernels")
     return Table(heads, rows, few=FEW, spare=("count",), short=SHORT)
 
 
 def _ncu(answer: JSON) -> Table:
-    kernels = answer["kernels"][:MOST] if answer["kind"] == "kernels" else ()
-    rows = [
-        [
-            row["short_name"],
-            f"{row['count']:,}",
-            _percent(row["time_pct"]),
-            _percent(row["compute_pct"]),
-            _percent(row["memory_pct"]),
-            _percent(row["occupancy_pct"]),
-            row["bound"],
-        ]
-        for row in kernels
-    ]
+    rows = []
+    for row in answer["kernels"][:MOST] if answer["kind"] == "kernels" else ():
+        shares = (_percent(row[f"{key}_pct"]) for key in ("time", "compute", "memory", "occupancy"))
+        rows.append([row["short_name"], f"{row['count']:,}", *shares, row["bound"]])
     heads = ("kernel", "count", "% of time", "compute %", "memory %", "occupancy %", "bound by")
     return Table(heads, rows, few=5, spare=("count", "occupancy %"), short=SHORT)
 
@@ -84,17 +66,10 @@ def _communicators(answer: JSON) -> Table:
 
 def _groups(answer: JSON) -> Table:
     groups = (answer.get("communication") or {}).get("per_group") or ()
-    ordered = sorted(groups, key=lambda group: -group["transfer_s"] - max(group["wait_s"]))
-    rows = [
-        [
-            group["group"],
-            f"{group['collectives']:,}",
-            short_time(group["transfer_s"]),
-            short_time(max(group["wait_s"])),
-            short_time(sum(group["exposed_s"]) / len(group["exposed_s"])),
-        ]
-        for group in ordered[:MOST]
-    ]
+    rows = []
+    for group in sorted(groups, key=lambda group: -group["transfer_s"] - max(group["wait_s"]))[:MOST]:
+        times = (group["transfer_s"], max(group["wait_s"]), sum(group["exposed_s"]) / len(group["exposed_s"]))
+        rows.append([group["group"], f"{group['collectives']:,}", *map(short_time, times)])
     note = (
         "Transfer: what the last rank needs; waiting: what others spend in it before; exposed: beside no "
         "computation, on the mean rank."
@@ -104,17 +79,12 @@ def _groups(answer: JSON) -> Table:
 
 
 def _bandwidths(answer: JSON) -> Table:
-    rows = [
-        [
-            rate["group"].partition(" [")[0],
-            rate["kind"],
-            f"{rate['calls']:,}",
-            metric(rate["largest_bytes"], "B"),
-            metric(rate["busbw_bytes_per_s"], "B/s") + (", with waiting" if rate["with_waiting"] else ""),
-            metric(rate["link_bytes_per_s"], "B/s") if rate["link_bytes_per_s"] else MISSING,
-        ]
-        for rate in ((answer.get("communication") or {}).get("bandwidths") or ())[:MOST]
-    ]
+    rows = []
+    for rate in ((answer.get("communication") or {}).get("bandwidths") or ())[:MOST]:
+        group, largest = rate["group"].partition(" [")[0], metric(rate["largest_bytes"], "B")
+        bus = metric(rate["busbw_bytes_per_s"], "B/s") + (", with waiting" if rate["with_waiting"] else "")
+        link = metric(rate["link_bytes_per_s"], "B/s") if rate["link_bytes_per_s"] else MISSING
+        rows.append([group, rate["kind"], f"{rate['calls']:,}", largest, bus, link])
     note = "Bus bandwidth as nccl-tests count it, of the large collectives."
     return Table(("group", "collective", "calls", "largest", "bus bandwidth", "link"), rows, note=note, detail=True)
 
@@ -130,38 +100,22 @@ def _layers(answer: JSON) -> Table:
 
 
 def _roofs(answer: JSON) -> Table:
-    roofs = answer.get("roofs") or {}
-    rows = [
-        [
-            row["name"],
-            row["precision"],
-            f"{row['calls']:,}",
-            short_time(row["total_s"] / row["calls"]),
-            metric(row["flops_per_s"], "FLOP/s"),
-            f"{100 * row['share_of_roof']:.0f}%",
-            row["bound"],
-        ]
-        for row in (roofs.get("products") or ())[:MOST]
-    ]
+    rows = []
+    for row in ((answer.get("roofs") or {}).get("products") or ())[:MOST]:
+        mean, rate = short_time(row["total_s"] / row["calls"]), metric(row["flops_per_s"], "FLOP/s")
+        of_roof = f"{100 * row['share_of_roof']:.0f}%"
+        rows.append([row["name"], row["precision"], f"{row['calls']:,}", mean, rate, of_roof, row["bound"]])
     note = "The roof: the device's published peak, or its memory's rate where that binds."
     heads = ("product of the first rank", "precision", "calls", "mean", "FLOP/s", "of the roof", "bound by")
     return Table(heads, rows, note=note, detail=True)
 
 
 def _occupancy(answer: JSON) -> Table:
-    rows = [
-        [
-            row["kernel"],
-            f"{row['share_pct']:.1f}%",
-            f"{row['grid']:,}",
-            f"{row['block']:,}",
-            f"{row['occupancy_pct']:.0f}%",
-            row["limited_by"],
-            f"{row['waves']:.2f}",
-            f"{row['filled_pct']:.0f}%",
-        ]
-        for row in (answer.get("occupancy") or ())[:MOST]
-    ]
+    rows = []
+    for row in (answer.get("occupancy") or ())[:MOST]:
+        sizes = [f"{row['share_pct']:.1f}%", f"{row['grid']:,}", f"{row['block']:,}"]
+        filled = [f"{row['waves']:.2f}", f"{row['filled_pct']:.0f}%"]
+        rows.append([row["kernel"], *sizes, f"{row['occupancy_pct']:.0f}%", row["limited_by"], *filled])
     note = (
         "Occupancy: resident warps of the most there can be, and what limits them. Filled: the part of its "
         "waves' room that a grid uses."

@@ -8,9 +8,8 @@ Both name the axes differently (comm_dp_shard, dp_exposed): spec/step_parts.py b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,7 +41,7 @@ class Pair:
 
 
 def section(run: RunFolder) -> Section | None:
-    compared, note = pairs(run), str(predicted_event(run).get("note") or "")
+    compared, note = pairs(run), str(run.newest("predicted").get("note") or "")
     if not compared:
         return None
     data = {"pairs": compared, "note": note, "counts": counts(run)}
@@ -51,7 +50,7 @@ def section(run: RunFolder) -> Section | None:
 
 def counts(run: RunFolder) -> list[dict[str, str]]:
     """Rows of memory by kind and of bytes sent by axis; a dash where one of the two isn't known."""
-    promised, event, rows = predicted_event(run), measured_event(run), []
+    promised, event, rows = run.newest("predicted"), run.newest("measured"), []
     for key, smallest in SMALLEST.items():
         predicted, measured = numbers(promised.get(key)), numbers(event.get(key))
         if "rest" in measured and not predicted.keys().isdisjoint(REST):
@@ -59,14 +58,9 @@ def counts(run: RunFolder) -> list[dict[str, str]]:
         for kind in dict.fromkeys([*predicted, *measured]):
             then, now = predicted.get(kind), measured.get(kind)
             if max(then or 0.0, now or 0.0) > smallest:
-                rows.append(
-                    {
-                        "name": f"sent by {kind}" if key == "comm_bytes" else NAMES.get(kind, kind),
-                        "predicted": _size(key, then),
-                        "measured": _size(key, now),
-                        "off": against(now, then) if then and now else "",
-                    }
-                )
+                name = f"sent by {kind}" if key == "comm_bytes" else NAMES.get(kind, kind)
+                off = against(now, then) if then and now else ""
+                rows.append({"name": name, "predicted": _size(key, then), "measured": _size(key, now), "off": off})
     return rows
 
 
@@ -74,11 +68,6 @@ def _size(key: str, size: float | None) -> str:
     if size is None:
         return "–"
     return say(size, "gib") if key == "memory_gib" else metric(size, "B")
-
-
-def measured_event(run: RunFolder) -> Mapping[str, Any]:
-    """What the ranks held and sent: {memory_gib, comm_bytes}; empty without it."""
-    return next((event for event in reversed(run.events) if event["kind"] == "measured"), {})
 
 
 def numbers(part: object) -> dict[str, float]:
@@ -89,7 +78,7 @@ def numbers(part: object) -> dict[str, float]:
 
 def pairs(run: RunFolder) -> list[Pair]:
     """Every `predicted_x` of the summary with its `measured_x`, or with the median of the steps."""
-    steady, event = Steady.of(run), predicted_event(run)
+    steady, event = Steady.of(run), run.newest("predicted")
     raw: dict[str, object] = {
         "measured_step_time_s": steady.step_time_s, "measured_tokens_per_s": steady.tokens_per_s,
         "predicted_step_time_s": event.get("p50"),
@@ -97,7 +86,7 @@ def pairs(run: RunFolder) -> list[Pair]:
     }  # fmt: skip
     if run.config.get("device") == "cuda":  # a CPU process' memory is Python's and its libraries', too
         raw["predicted_peak_memory_gib"] = numbers(event.get("memory_gib")).get("peak")
-        raw["measured_peak_memory_gib"] = _highest(run.train.get("memory_gib"))
+        raw["measured_peak_memory_gib"] = run.train.highest("memory_gib")
     raw |= {key: value for key, value in run.summary.items() if value is not None}
     known = {key: value for key, each in raw.items() if (value := number(each)) is not None and value > 0}
     band = [known[key] for key in ("predicted_p10_s", "predicted_p90_s") if key in known]
@@ -111,24 +100,16 @@ def pairs(run: RunFolder) -> list[Pair]:
     return compared
 
 
-def _highest(values: np.ndarray) -> float | None:
-    return float(np.nanmax(values)) if np.isfinite(values).any() else None
-
-
 def _pair(name: str, predicted: float, measured: float, band: Sequence[float] | None = None) -> Pair:
     kind: Kind = next((kind for end, kind in reversed(KINDS.items()) if name.endswith(end)), "number")
     label = name.removesuffix("_s").removesuffix("_gib") if kind in ("seconds", "gib") else name
     longest = max(predicted, measured, *(band or ()))
-    return Pair(
-        label.replace("_", " ").replace("per s", "per second"),
-        say(predicted, kind),
-        say(measured, kind),
-        predicted / longest,
-        measured / longest,
-        against(measured, predicted),
-        None if band is None else (band[0] / longest, band[1] / longest),
-        "" if band is None else _verdict(measured, band, kind),
-    )
+    shares = predicted / longest, measured / longest
+    label, off = label.replace("_", " ").replace("per s", "per second"), against(measured, predicted)
+    pair = Pair(label, say(predicted, kind), say(measured, kind), *shares, off)
+    if band is None:
+        return pair
+    return replace(pair, band=(band[0] / longest, band[1] / longest), verdict=_verdict(measured, band, kind))
 
 
 def _verdict(measured: float, band: Sequence[float], kind: Kind) -> str:
@@ -136,16 +117,13 @@ def _verdict(measured: float, band: Sequence[float], kind: Kind) -> str:
     text = f"p10–p90: {say(band[0], kind)} – {say(band[1], kind)}. "
     if band[0] <= measured <= band[1]:
         return text + "The measured step lies in it."
-    slow = measured > band[1]
-    return (
-        text
-        + f"The measured step is {'slower' if slow else 'faster'} than that."
-        + (" Other work on the same machine counts, too." if slow else "")
-    )
+    if measured > band[1]:
+        return text + "The measured step is slower than that. Other work on the same machine counts, too."
+    return text + "The measured step is faster than that."
 
 
 def spent_section(run: RunFolder) -> Section | None:
-    measured, predicted = measured_parts(run), together(predicted_event(run).get("breakdown_s"))
+    measured, predicted = measured_parts(run), together(run.newest("predicted").get("breakdown_s"))
     if not measured:
         return None
     whole, longest = sum(measured.values()), max(sum(measured.values()), sum(predicted.values()))
@@ -163,11 +141,8 @@ def spent_section(run: RunFolder) -> Section | None:
         for number, key in enumerate(keys)
         if measured.get(key, 0.0) + predicted.get(key, 0.0) > 5e-5 * longest
     ]
-    data = {
-        "rows": rows,
-        "step": short_time(whole),
-        "predicted": short_time(sum(predicted.values())) if predicted else "",
-    }
+    total = short_time(sum(predicted.values())) if predicted else ""
+    data = {"rows": rows, "step": short_time(whole), "predicted": total}
     return Section("spent", "Where the time went", "spent.html", data)
 
 
@@ -185,14 +160,7 @@ def measured_parts(run: RunFolder) -> dict[str, float]:
         steady = np.ones(len(seconds), dtype=bool)
     median = float(np.nanmedian(seconds[steady])) if np.isfinite(seconds[steady]).any() else None
     steady &= ~(seconds > (3 * median if median is not None else np.inf))
-    means = {
-        name.removeprefix("breakdown_s."): float(np.nan_to_num(run.train.get(name)[steady]).mean()) for name in names
-    }
+    means = {name: float(np.nan_to_num(run.train.get(name)[steady]).mean()) for name in names}
     whole = sum(means.values())
     scale = median / whole if median is not None and whole else 1.0
-    return together({name: seconds * scale for name, seconds in means.items()})
-
-
-def predicted_event(run: RunFolder) -> Mapping[str, Any]:
-    """The newest prediction of the run: {p10, p50, p90, breakdown_s, note}; empty without one."""
-    return next((event for event in reversed(run.events) if event["kind"] == "predicted"), {})
+    return together({name.removeprefix("breakdown_s."): seconds * scale for name, seconds in means.items()})

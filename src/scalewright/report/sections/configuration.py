@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,8 +48,7 @@ def cards(config: Mapping[str, Any], changed_only: bool = False) -> list[Card]:
     usual = usual_values() if changed_only else {}
     single = {key: value for key, value in config.items() if not isinstance(value, Mapping) and key != "version"}
     shown = [Card("Run", _changed(single, usual, ""))] if single else []
-    names = [*GROUPS, *(key for key in config if key not in GROUPS)]
-    for name in names:
+    for name in (*GROUPS, *(key for key in config if key not in GROUPS)):
         value = config.get(name)
         if not isinstance(value, Mapping) or not value:
             continue
@@ -111,10 +111,8 @@ def source(item: Mapping[str, Any], alone: bool) -> str:
 
 def say(value: Any) -> str:
     """A value as a person writes it: `yes`, `3e-4`, `a, b`."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return "–"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, float):
@@ -127,7 +125,6 @@ def say(value: Any) -> str:
 
 
 def _without_environment(text: str) -> str:
-    """The file without its environment block, which has a section of its own."""
     lines, skipping = [], False
     for line in text.splitlines():
         if line and not line[0].isspace() and line[0] != "-":
@@ -159,34 +156,24 @@ def environment_cards(environment: Mapping[str, Any]) -> list[Card]:
     cpu, torch = _mapping(environment.get("cpu")), _mapping(environment.get("torch"))
     gpus = [gpu for gpu in environment.get("gpus") or [] if isinstance(gpu, Mapping)]
     machine = {
-        "host": environment.get("host"),
-        "system": environment.get("system"),
-        "processor": cpu.get("model"),
-        "cores": cpu.get("cores"),
-        "threads": cpu.get("usable_threads"),
+        "host": environment.get("host"), "system": environment.get("system"), "processor": cpu.get("model"),
+        "cores": cpu.get("cores"), "threads": cpu.get("usable_threads"),
         "flags": " ".join(cpu.get("flags") or ()) or None,
-        "memory": f"{environment['memory_gib']} GiB" if environment.get("memory_gib") else None,
-        "GPUs": _gpus(gpus),
+        "memory": f"{environment['memory_gib']} GiB" if environment.get("memory_gib") else None, "GPUs": _gpus(gpus),
         "driver": gpus[0].get("driver") if gpus else None,
-    }
+    }  # fmt: skip
     software = {"python": environment.get("python"), **_mapping(environment.get("versions"))}
     software |= {f"torch {key.replace('_', ' ')}": torch.get(key) for key in ("cuda", "hip", "cudnn", "threads")}
     source = {"command": environment.get("command"), "time": environment.get("time")}
     source |= {"your code": _git(environment.get("git")), "scalewright": _git(environment.get("source"))}
-    return [
-        Card("Machine", flat(machine)),
-        Card("Software", flat(software)),
-        Card("Source", flat(source)),
-        Card("Variables", flat(_mapping(environment.get("variables")))),
-    ]
+    variables = _mapping(environment.get("variables"))
+    groups = {"Machine": machine, "Software": software, "Source": source, "Variables": variables}
+    return [Card(title, flat(group)) for title, group in groups.items()]
 
 
 def _gpus(gpus: list[Mapping[str, Any]]) -> str | None:
     """`8 × NVIDIA H200, 140.4 GiB`; one line a kind."""
-    kinds: dict[str, int] = {}
-    for gpu in gpus:
-        kind = f"{gpu.get('name')}, {say(gpu.get('memory_gib'))} GiB"
-        kinds[kind] = kinds.get(kind, 0) + 1
+    kinds = Counter(f"{gpu.get('name')}, {say(gpu.get('memory_gib'))} GiB" for gpu in gpus)
     return "; ".join(f"{number} × {kind}" for kind, number in kinds.items()) or None
 
 

@@ -90,24 +90,16 @@ def make(run: RunFolder, curve: Curve) -> Chart | None:
     if curve.column in ("aux_loss", "expert_drop_share") and not np.nanmax(values, initial=0.0):
         return None
     lines = _lines(run, curve, values)
-    if curve.column == "loss" and np.isfinite(run.valid.get("loss")).any():
+    if curve.column == "loss" and run.valid.has("loss"):
         lines.append(Series("validation", "valid", run.valid.steps, run.valid.get("loss")))
     if not lines:
         return None
     note = peak_note(run)
     return Chart(
-        id=curve.column,
-        title=curve.title,
-        kind=curve.kind,
-        series=tuple(lines),
-        steps=_span(run),
-        unit=curve.unit,
-        note=f"{curve.note}, of {note}" if curve.column == "mfu" and note else curve.note,
-        from_zero=curve.from_zero,
-        wide=curve.large,
-        steep=curve.calm == "average",
-        marks=tuple(_marks(run, curve.column, values)),
-    )
+        id=curve.column, title=curve.title, kind=curve.kind, series=tuple(lines), steps=_span(run), unit=curve.unit,
+        note=f"{curve.note}, of {note}" if curve.column == "mfu" and note else curve.note, from_zero=curve.from_zero,
+        wide=curve.large, steep=curve.calm == "average", marks=tuple(_marks(run, curve.column, values)),
+    )  # fmt: skip
 
 
 def _lines(run: RunFolder, curve: Curve, values: Column) -> list[Series]:

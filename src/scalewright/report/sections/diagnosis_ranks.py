@@ -31,7 +31,8 @@ def section(answer: JSON) -> Section | None:
     if answer["kind"] != "trace" or len(answer["per_rank"]) < 2:
         return None
     ranks = answer["per_rank"]
-    shares = np.array([[_share(rank, key) for key in COLUMNS] for rank in ranks])
+    parts = [{**rank["idle_causes_pct"], **rank["breakdown_pct"]} for rank in ranks]
+    shares = np.array([[of_rank[key] for key in COLUMNS] for of_rank in parts], float)
     apart = shares - np.median(shares, axis=0)
     most = max(float(np.abs(apart).max()), LEAST)
     rows = np.sort(np.argsort(-np.abs(apart).max(axis=1), kind="stable")[:MOST])
@@ -46,11 +47,6 @@ def section(answer: JSON) -> Section | None:
         "stragglers": [f"{straggler['name']} ({straggler['why']})" for straggler in answer["stragglers"]],
     }  # fmt: skip
     return Section("ranks", "Which ranks differ", "diagnosis_ranks.html", data)
-
-
-def _share(rank: JSON, key: str) -> float:
-    parts = rank["breakdown_pct"]
-    return float(parts[key] if key in parts else rank["idle_causes_pct"][key])
 
 
 def _cell(share: float, apart: float, most: float) -> dict[str, object]:
@@ -77,30 +73,22 @@ def lanes_section(lanes: Timeline) -> Section:
     window = max(lanes.window, 1)
     shown = lanes.ranks[:MOST_LANES]
     both = [lane for rank in shown for lane in (rank.device, rank.communication)]
-    sliced = any(len(lane.part) > BOXES for lane in both)
     names = [name for rank in shown for name in (rank.name, "")]
     used = {int(part) for lane in both for part in np.unique(lane.part)}
     drawing = {
-        "type": "pipeline",
-        "ranks": [encoded(lane, window) for lane in both],
-        "lanes": names,
-        "names": [NAMES[part][0] for part in PARTS],
-        "colours": [f"c{NAMES[part][1]}" for part in PARTS],
-        "bare": True,
-        "ticks": TICKS,
-        "chunks": 1,
-        "seconds": lanes.window / 1e9,
-    }
+        "type": "pipeline", "ranks": [encoded(lane, window) for lane in both], "lanes": names,
+        "names": [NAMES[part][0] for part in PARTS], "colours": [f"c{NAMES[part][1]}" for part in PARTS], "bare": True,
+        "ticks": TICKS, "chunks": 1, "seconds": lanes.window / 1e9,
+    }  # fmt: skip
     notes = ["Below each rank its communication, beside compute, too. Clocks are aligned by collectives."]
-    if sliced:
+    if any(len(lane.part) > BOXES for lane in both):
         slice_s = short_time(lanes.window / 1e9 / SLICES)
         notes.append(f"Drawn in slices of {slice_s}, each in the colour of what takes most of it.")
     if len(lanes.ranks) > MOST_LANES:
         notes.append(f"{len(lanes.ranks) - MOST_LANES} more ranks are left out.")
+    kinds = [NAMES[part] for number, part in enumerate(PARTS) if number in used]
     data = {
-        "kinds": [
-            {"name": NAMES[part][0], "number": NAMES[part][1]} for number, part in enumerate(PARTS) if number in used
-        ],
+        "kinds": [{"name": name, "number": number} for name, number in kinds],
         "height": 16 * len(both),
         "description": f"{len(shown)} ranks over {short_time(lanes.window / 1e9)}; the bars have the sums.",
         "notes": notes,
@@ -178,17 +166,12 @@ def memory_section(answer: JSON) -> Section | None:
         for kind, colour in zip(KINDS, COLOURS, strict=True)
         if kinds.get(kind)
     ]
-    data = {
-        "peak": f"{peak / GIB:.2f} GiB",
-        "phase": memory.get("peak_phase") or "",
-        "pieces": pieces,
-        "curve": _curve(memory.get("curve")),
-    }
+    phase, curve = memory.get("peak_phase") or "", _curve(memory.get("curve"))
+    data = {"peak": f"{peak / GIB:.2f} GiB", "phase": phase, "pieces": pieces, "curve": curve}
     return Section("memory", "Where the memory went", "diagnosis_memory.html", data)
 
 
 def _curve(curve: JSON | None) -> Drawing | None:
-    """Allocated bytes over time; None where they weren't followed."""
     if not curve or len(curve["time_s"]) < 2:
         return None
     times = np.array(curve["time_s"], dtype=float)
@@ -196,7 +179,5 @@ def _curve(curve: JSON | None) -> Drawing | None:
     unit, factor = ("ms", 1e3) if span >= 0.01 else ("µs", 1e6)
     values = np.array(curve["allocated_bytes"], dtype=float) / GIB
     line = Series("allocated", "line", (times - times[0]) * factor, values)
-    shown = f"over {decimal(span * factor, 3)} {unit}"
-    return draw(
-        Chart("memory", f"Allocated {shown}", "gib", (line,), (0.0, span * factor or 1.0), "GiB", from_zero=True)
-    )
+    title, ends = f"Allocated over {decimal(span * factor, 3)} {unit}", (0.0, span * factor or 1.0)
+    return draw(Chart("memory", title, "gib", (line,), ends, "GiB", from_zero=True))

@@ -57,13 +57,11 @@ def _loads(row: Any) -> dict[int, Loads] | None:
         counted = {int(layer): np.array(counts, dtype=np.float64) for layer, counts in loads.items()}
     except (TypeError, ValueError):
         return None
-    shapes = {counts.shape for counts in counted.values()}
-    whole = len(shapes) == 1 and len(next(iter(shapes))) == 1 and next(iter(shapes))[0] > 0
-    return dict(sorted(counted.items())) if whole else None
+    first, *others = {counts.shape for counts in counted.values()}
+    return dict(sorted(counted.items())) if not others and len(first) == 1 and first[0] > 0 else None
 
 
 def _relative(counts: Any) -> Loads:
-    """Loads over their mean."""
     return np.asarray(counts / max(float(np.mean(counts)), 1e-9))
 
 

@@ -39,8 +39,9 @@ def section(run: RunFolder) -> Section | None:
     if not len(run.train) and not run.events:
         return None
     rows = findings(run)
-    if not rows and len(run.train):
-        rows = [healthy(run)]
+    if not rows and (steps := len(run.train)):
+        text = f"All {steps:,} steps have a finite loss and gradient norm; none was skipped and no rank failed."
+        rows = [Finding("good", "Nothing to report", text)]
     return Section("health", "Health", "health.html", {"rows": rows}) if rows else None
 
 
@@ -66,12 +67,6 @@ def findings(run: RunFolder) -> list[Finding]:
         _stalls(run), *_failures(run), _changed(run),
     ]  # fmt: skip
     return sorted((finding for finding in results if finding is not None), key=lambda finding: ORDER[finding.severity])
-
-
-def healthy(run: RunFolder) -> Finding:
-    steps = len(run.train)
-    text = f"All {steps:,} steps have a finite loss and gradient norm; none was skipped and no rank failed."
-    return Finding("good", "Nothing to report", text)
 
 
 def non_finite_since(run: RunFolder) -> int | None:
@@ -100,23 +95,16 @@ def skipped_steps(run: RunFolder) -> list[int]:
     return sorted(rows | {step for event in events if isinstance(step := event.get("step"), int)})
 
 
-# -- the findings ---------------------------------------------------------------------------------
-
-
 def _diverged(run: RunFolder) -> Finding | None:
     since = non_finite_since(run)
-    stops = _guard_stops(run)
+    stops, last = _guard_stops(run), run.train.last_finite("loss")
     if since is None and not stops:
         return None
-    last = run.train.last_finite("loss")
-    text = f"The loss or the gradient norm isn't finite from step {since:,} on." if since is not None else ""
-    if stops:
-        text += f" The run was stopped at step {_step(stops[-1])}{_place(stops[-1])}."
-    if last is not None:
-        text += f" The last finite loss is {decimal(last[1], 4)}, at step {last[0]:,}."
-    if not stops:  # else the guard has left these updates out
-        text += " Weights saved after that are not to be used."
-    return Finding("bad", "Diverged", text.strip())
+    lines = [f"The loss or the gradient norm isn't finite from step {since:,} on."] if since is not None else []
+    lines += [f"The run was stopped at step {_step(stops[-1])}{_place(stops[-1])}."] if stops else []
+    lines += [f"The last finite loss is {decimal(last[1], 4)}, at step {last[0]:,}."] if last is not None else []
+    lines += [] if stops else ["Weights saved after that are not to be used."]  # a guard has left such updates out
+    return Finding("bad", "Diverged", " ".join(lines))
 
 
 def _guard_stops(run: RunFolder) -> list[Mapping[str, Any]]:
@@ -127,8 +115,7 @@ def _guard_stops(run: RunFolder) -> list[Mapping[str, Any]]:
 
 
 def _skipped(run: RunFolder) -> Finding | None:
-    steps = skipped_steps(run)
-    if not steps:
+    if not (steps := skipped_steps(run)):
         return None
     where = next((_place(event) for event in _events(run, "nonfinite") if event.get("where")), "")
     text = f"The update of {_named(steps)} was skipped on all ranks{where and f'; first{where}'}."
@@ -138,8 +125,6 @@ def _skipped(run: RunFolder) -> Finding | None:
 def _non_finite(run: RunFolder) -> Finding | None:
     """Values that weren't finite for a while, and whose updates were made nevertheless."""
     train, since, skipped = run.train, non_finite_since(run), set(skipped_steps(run))
-    if not len(train):
-        return None
     bad = _not_finite(train, train.has("loss"))
     steps = [int(s) for s in train.steps[bad] if int(s) not in skipped and (since is None or s < since)]
     if not steps:
@@ -156,21 +141,16 @@ def _rising(run: RunFolder) -> Finding | None:
     if len(values) < 100:
         return None
     size = len(values) // 20
-    starts = range(0, len(values) - size + 1, size)
-    medians = [float(np.median(values[start : start + size])) for start in starts]
+    medians = [float(np.median(values[start : start + size])) for start in range(0, len(values) - size + 1, size)]
     best = int(np.argmin(medians))
     if medians[-1] <= max(1.15 * medians[best], medians[best] + 0.3):
         return None
-    text = (
-        f"From about {decimal(medians[best], 4)} around step {steps[best * size + size // 2]:,.0f} "
-        f"to about {decimal(medians[-1], 4)} at the end."
-    )
-    return Finding("warn", "The loss rose again", text)
+    text = f"From about {decimal(medians[best], 4)} around step {steps[best * size + size // 2]:,.0f}"
+    return Finding("warn", "The loss rose again", f"{text} to about {decimal(medians[-1], 4)} at the end.")
 
 
 def _spikes(run: RunFolder) -> Finding | None:
-    events = _events(run, "spike")
-    if not events:
+    if not (events := _events(run, "spike")):
         return None
     largest = max(events, key=lambda event: number(event.get("z")) or 0.0)
     value, usual = number(largest.get("value")), number(largest.get("usual"))
@@ -185,14 +165,9 @@ def _spikes(run: RunFolder) -> Finding | None:
 
 def _rewinds(events: Sequence[Mapping[str, Any]]) -> str:
     """The samples that rewinds left out, ranges that touch joined; empty without any."""
-    ranges = sorted(
-        (pair[0], pair[1])
-        for event in events
-        if event.get("action") == "rewound"
-        and isinstance(pair := event.get("left_out"), list)
-        and len(pair) == 2
-        and all(isinstance(number, int) for number in pair)
-    )
+    pairs = [event.get("left_out") for event in events if event.get("action") == "rewound"]
+    lists = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
+    ranges = sorted((pair[0], pair[1]) for pair in lists if all(isinstance(number, int) for number in pair))
     joined: list[list[int]] = []
     for first, end in ranges:
         if joined and first <= joined[-1][1]:
@@ -207,8 +182,7 @@ def _rewinds(events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _stalls(run: RunFolder) -> Finding | None:
-    events = _events(run, "stalled")
-    if not events:
+    if not (events := _events(run, "stalled")):
         return None
     by_step = {_step(event): event for event in events}  # a heartbeat repeats: the longest counts
     longest = max(by_step.values(), key=lambda event: number(event.get("seconds")) or 0.0)
@@ -219,8 +193,7 @@ def _stalls(run: RunFolder) -> Finding | None:
 
 
 def _hangs(run: RunFolder) -> Finding | None:
-    events = _events(run, "hang")
-    if not events:
+    if not (events := _events(run, "hang")):
         return None
     hang = events[-1]
     call = " ".join(str(hang[key]) for key in ("collective", "number") if hang.get(key) is not None)
@@ -245,17 +218,11 @@ def _failures(run: RunFolder) -> list[Finding]:
 def _changed(run: RunFolder) -> Finding | None:
     lines = []
     for event in _events(run, "changed"):
-        changes = event.get("changes")
-        if isinstance(changes, Mapping) and changes:
+        if isinstance(changes := event.get("changes"), Mapping) and changes:
             pairs = ", ".join(f"{key} {change(pair)}" for key, pair in changes.items())
             lines.append(f"at step {_step(event)}: {pairs}")
-    if not lines:
-        return None
     text = "; ".join(lines)
-    return Finding("warn", "Resumed with changes", text[0].upper() + text[1:] + ".")
-
-
-# -- the events -----------------------------------------------------------------------------------
+    return Finding("warn", "Resumed with changes", f"{text[:1].upper()}{text[1:]}.") if lines else None
 
 
 def _ending(run: RunFolder) -> tuple[str, str]:

@@ -59,8 +59,7 @@ def tiles(run: RunFolder) -> list[Tile]:
         tile("Memory", memory, gib(memory), "the fullest rank, highest"),
     ]
     if tokens is not None:
-        took = f"in {duration(seconds)}" if seconds else ""
-        candidates.append(Tile("Tokens", count(tokens[1]), took))
+        candidates.append(Tile("Tokens", count(tokens[1]), f"in {duration(seconds)}" if seconds else ""))
     return [tile for tile in candidates if tile is not None]
 
 
@@ -78,8 +77,7 @@ def _validation(run: RunFolder) -> list[Tile | None]:
 
 def _newest(table: Table, column: str, label: str, unit: str, over: str = "") -> Tile | None:
     """The value of the last row; where that isn't finite, the last finite one, named as such."""
-    last = table.last_finite(column)
-    if last is None:
+    if (last := table.last_finite(column)) is None:
         return None
     step, value = last
     if table.last(column) is not None:
@@ -106,8 +104,7 @@ class Steady:
         mask = run.warm() if len(run.train) > 4 else np.ones(len(run.train), dtype=bool)
 
         def middle(name: str, quantile: float = 50) -> float | None:
-            values = run.train.get(name)[mask]
-            values = values[np.isfinite(values)]
+            values = run.train.get(name)[mask & np.isfinite(run.train.get(name))]
             return float(np.percentile(values, quantile)) if len(values) else None
 
         low, high = middle("step_time_s", 10), middle("step_time_s", 90)
@@ -118,9 +115,7 @@ class Steady:
 def _devices(count: Any, device: Any) -> str:
     if not isinstance(count, int):
         return ""
-    if isinstance(device, str) and device != "auto":
-        return f"{count} × {device}"
-    return counted(count, "devices")
+    return f"{count} × {device}" if isinstance(device, str) and device != "auto" else counted(count, "devices")
 
 
 def _progress(run: RunFolder, total: Any) -> str:
@@ -145,7 +140,6 @@ LONGEST = 4000  # characters: a page's worth
 
 
 def sample_section(run: RunFolder) -> Section | None:
-    text = run.sample.strip("\n")
-    if not text:
+    if not (text := run.sample.strip("\n")):
         return None
     return Section("sample", "What it writes", "sample.html", {"text": text[:LONGEST], "cut": len(text) > LONGEST})

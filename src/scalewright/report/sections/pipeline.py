@@ -20,11 +20,9 @@ from scalewright.spec.common.formatting import counted
 from scalewright.spec.schedule import Schedule
 
 NAMES = {
-    "forward": "forward",
-    "backward": "backward",
-    "backward_input": "backward, inputs",
+    "forward": "forward", "backward": "backward", "backward_input": "backward, inputs",
     "backward_weight": "backward, weights",
-}
+}  # fmt: skip
 ROW, GAP, AXIS = 26, 6, 20  # pixels
 DIGIT, WIDE, NARROW = 6.8, 960.0, 300.0  # pixels of a digit, and of the drawing on a desk and on a phone
 SHADES = 4  # of chunks; those beyond share the last
@@ -32,11 +30,9 @@ SHADES = 4  # of chunks; those beyond share the last
 
 def section(run: RunFolder) -> Section | None:
     """The newest recorded step; None when no trace of a pipeline is there."""
-    paths = sorted((run.path / "traces").glob("pipeline-step-*.json"))
-    if not paths:
+    if not (paths := sorted((run.path / "traces").glob("pipeline-step-*.json"))):
         return None
-    trace = read(paths[-1])
-    if trace is None:
+    if (trace := read(paths[-1])) is None:
         return Section("pipeline", "Pipeline", "pipeline.html", {"broken": paths[-1].name})
     ideal = idealised(trace)
     end = max(length(trace.ranks), length(ideal))
@@ -55,30 +51,22 @@ def section(run: RunFolder) -> Section | None:
     return Section("pipeline", "Pipeline", "pipeline.html", data)
 
 
-# -- what it comes to -----------------------------------------------------------------------------
-
-
 def numbers(trace: PipelineStep, ideal: Sequence[Sequence[Span]]) -> list[dict[str, str]]:
-    measured, ideally = length(trace.ranks), length(ideal)
+    by_clock = f"{say(length(ideal), 'seconds')} by the ideal clock"
     tiles = [
         ("Bubble, measured", say(bubble(trace.ranks), "percent"), "of the rank that waits most"),
         ("Bubble, formula", say(formula(trace), "percent"), "all stages alike"),
         ("Bubble, ideal clock", say(bubble(ideal), "percent"), "stages as measured"),
-        ("Step", say(measured, "seconds"), f"{say(ideally, 'seconds')} by the ideal clock"),
+        ("Step", say(length(trace.ranks), "seconds"), by_clock),
     ]
-    return [{"name": name, "value": value, "note": note} for name, value, note in tiles]
+    return [dict(zip(("name", "value", "note"), tile, strict=True)) for tile in tiles]
 
 
 def facts(trace: PipelineStep, others: int) -> list[str]:
-    plan = trace.plan
-    stages = len(plan.rank_of)
-    parts = [plan.kind, f"{plan.ranks} ranks"]
-    if stages > plan.ranks:
-        parts.append(f"{stages} stages")
+    plan, stages = trace.plan, len(trace.plan.rank_of)
+    parts = [plan.kind, f"{plan.ranks} ranks", *([f"{stages} stages"] if stages > plan.ranks else [])]
     parts += [counted(plan.micro_batches, "micro-batches"), f"step {trace.step:,}"]
-    if others:
-        parts.append(f"{counted(others, 'other recorded steps')} in traces/")
-    return parts
+    return [*parts, f"{counted(others, 'other recorded steps')} in traces/"] if others else parts
 
 
 def chunks(plan: Schedule) -> list[dict[str, object]]:
@@ -94,9 +82,6 @@ def chunks(plan: Schedule) -> list[dict[str, object]]:
     return legend
 
 
-# -- the drawing ----------------------------------------------------------------------------------
-
-
 def picture(
     trace: PipelineStep, ranks: Sequence[Sequence[Span]], end: float, title: str, note: str
 ) -> dict[str, object]:
@@ -107,17 +92,12 @@ def picture(
     boxes = [_box(span, rank, end, chunk[span.stage], several) for rank, spans in enumerate(ranks) for span in spans]
     bottom = len(ranks) * (ROW + GAP)
     return {
-        "title": title,
-        "note": note,
-        "height": bottom + AXIS,
-        "bottom": bottom,
-        "row": ROW,
-        "rows": [{"y": rank * (ROW + GAP), "name": f"rank {rank}"} for rank in range(len(ranks))],
-        "boxes": boxes,
+        "title": title, "note": note, "height": bottom + AXIS, "bottom": bottom, "row": ROW,
+        "rows": [{"y": rank * (ROW + GAP), "name": f"rank {rank}"} for rank in range(len(ranks))], "boxes": boxes,
         "ticks": [{"at": 100 * t / end, "text": say_tick(t, "seconds")} for t in ticks(0.0, end, 6) if t < 0.97 * end],
         "description": f"{title}: {plan.kind} on {plan.ranks} ranks, {plan.micro_batches} micro-batches; "
         f"{say(length(ranks), 'seconds')}, bubble {say(bubble(ranks), 'percent')}.",
-    }
+    }  # fmt: skip
 
 
 def _box(span: Span, rank: int, end: float, chunk: int, several: bool) -> dict[str, object]:
@@ -126,13 +106,8 @@ def _box(span: Span, rank: int, end: float, chunk: int, several: bool) -> dict[s
     needed = DIGIT * len(label) + 2
     fits = "small" if share * NARROW >= needed else "wide" if share * WIDE >= needed else ""
     return {
-        "x": 100 * span.start / end,
-        "width": 100 * share,
-        "y": rank * (ROW + GAP),
-        "kind": span.kind,
-        "shade": min(chunk, SHADES - 1),
-        "label": label if fits else "",
-        "fits": fits,
+        "x": 100 * span.start / end, "width": 100 * share, "y": rank * (ROW + GAP), "kind": span.kind,
+        "shade": min(chunk, SHADES - 1), "label": label if fits else "", "fits": fits,
         "said": f"{NAMES[span.kind]}, micro-batch {span.micro}, stage {span.stage}: "
         f"{say(span.end - span.start, 'seconds')} at {say(span.start, 'seconds')}",
-    }
+    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Memory by kind, a bar for every pipeline rank, against what a device can really allocate.
+"""Where the step's time goes, part by part to its sum, and memory by kind, a bar for every pipeline rank.
 
 rank 0     ▓▓▓▓▒▒▒▒▒▒▒▒░░     |
 ranks 1–6  ▓▓▓▓▒▒▒▒▒▒░░       |  capacity
@@ -10,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scalewright.report.document import KINDS, Estimate, PlanDocument, Stage
+from scalewright.report.layouts import with_precision
 from scalewright.report.page import Section
+from scalewright.report.present.blocks import Bar
+from scalewright.report.present.prediction import time_bars
 from scalewright.report.series import ticks
-from scalewright.spec.common.formatting import counted, decimal, gib
+from scalewright.spec.common.formatting import counted, decimal, gib, share, short_time
 
 MOST_ROWS = 48
 
@@ -37,10 +40,9 @@ class Group:
         return f"{which} ({counted(self.layers, 'layers')}{'' if single else ' each'})"
 
 
-def section(document: PlanDocument) -> Section | None:
+def memory_section(document: PlanDocument) -> Section | None:
     """The bars; None where the plan has no memory."""
-    best = document.first
-    if best is None:
+    if (best := document.first) is None:
         return None
     rows, by_stage = rows_of(best)
     if not rows:
@@ -107,5 +109,50 @@ def bar(name: str, parts: Mapping[str, float], total: float, end: float, usable:
             {"number": number, "share": parts[kind] / end, "said": f"{kind} {decimal(parts[kind], 3)} GiB"}
             for number, kind in enumerate(KINDS)
             if parts.get(kind, 0.0) > 0
+        ],
+    }
+
+
+def time_section(document: PlanDocument) -> Section | None:
+    best = document.first
+    if best is None or not best.parts:
+        return None
+    slowest = max(estimate.seconds for estimate in document.best)
+    whole = sum(best.parts.values())
+    data = {
+        "rows": time_rows(best),
+        "step": short_time(best.seconds),
+        "sum": short_time(whole),
+        "adds_up": abs(whole - best.seconds) <= 0.01 * best.seconds,
+        "layouts": [compared(*ranked, slowest) for ranked in enumerate(document.best, 1)] if document.best[1:] else [],
+    }
+    return Section("time", "Where the time goes", "plan_time.html", data)
+
+
+def time_rows(best: Estimate) -> list[dict[str, object]]:
+    """Every part that takes time; the bars start where the one before ends."""
+    bars, before = [], 0.0
+    for bar in parts(best):
+        width = bar.value / best.seconds
+        shown = {"number": bar.part, "name": bar.name, "seconds": bar.text, "share": share(width)}
+        bars.append({**shown, "start": before / best.seconds, "width": width})
+        before += bar.value
+    return bars
+
+
+def parts(estimate: Estimate) -> list[Bar]:
+    """The parts above nothing."""
+    return [bar for bar in time_bars(estimate).rows if bar.value > 0]
+
+
+def compared(rank: int, estimate: Estimate, slowest: float) -> dict[str, object]:
+    """A layout's step as one bar, on the scale of the slowest."""
+    return {
+        "rank": rank,
+        "name": " · ".join(with_precision(estimate.layout)),
+        "seconds": short_time(estimate.seconds),
+        "pieces": [
+            {"number": bar.part, "share": bar.value / slowest, "said": f"{bar.name} {bar.text}"}
+            for bar in parts(estimate)
         ],
     }

@@ -3,7 +3,7 @@
 step time   ├──────────▒▒▒▒▒▒▒|▒▒▒▒▒▒▒▒──┤      6.90 s – 9.06 s, middle 7.91 s
 memory      ├─────────────────▒▒▒|▒▒▒▒───┃──┤   66.1 GiB of 72.0 usable
 
-The texts to copy from a plan's page: the run file, and the line that starts it on every node.
+Copied are the run file and the line that starts it on every node:
 
 run_yaml of the plan     -> run.yaml   (plan/search/run_file.py writes it)
 devices, devices a node  -> scalewright train run.yaml          on one machine
@@ -32,8 +32,7 @@ from scalewright.spec.layout import Layout
 
 def section(document: PlanDocument, shown: Shown) -> Section | None:
     """The lines, the layout, the tiles; None where no layout was found."""
-    best = document.first
-    if best is None:
+    if (best := document.first) is None:
         return None
     data = {
         "blocks": grouped([*shown.head, *(block for block in shown.brief if isinstance(block, Line))]),
@@ -91,13 +90,11 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
     rate, per_device = number("tokens_per_s"), number("tokens_per_s_per_device")
     usable = document.device.number("usable_gib")
     banded = best.low is not None and best.high is not None  # then the gauges above show it
-    flops = number("tflops_per_device")
-    hardware = number("hfu")
+    flops, hardware = number("tflops_per_device"), number("hfu")
     rates = [f"{decimal(flops, 3)} TFLOP/s per device"] if flops else []
     rates += [f"HFU {share(hardware)}"] if hardware else []
     total = best.read.part("total")
     days, hours, cost = total.number("days"), total.number("device_hours"), total.number("cost")
-
     return [
         None if banded else tile("Step time", best.seconds, short_time(best.seconds), ""),
         tile("Tokens", rate, f"{count(rate)}/s", f"{count(per_device)}/s per device" if per_device else ""),
@@ -120,16 +117,11 @@ def _time(estimate: Estimate) -> dict[str, object] | None:
         return None
     end = 1.12 * high
     return {
-        "label": "Step time",
-        "value": short_time(estimate.seconds),
-        "fill": 0.0,
-        "band": (low / end, (high - low) / end),
-        "middle": estimate.seconds / end,
-        "marks": [(edge / end, short_time(edge)) for edge in (low, high)],
-        "limit": None,
-        "note": "8 of 10 such runs are expected between p10 and p90",
-        "kind": "",
-    }
+        "label": "Step time", "value": short_time(estimate.seconds), "fill": 0.0,
+        "band": (low / end, (high - low) / end), "middle": estimate.seconds / end,
+        "marks": [(edge / end, short_time(edge)) for edge in (low, high)], "limit": None,
+        "note": "8 of 10 such runs are expected between p10 and p90", "kind": "",
+    }  # fmt: skip
 
 
 def _memory(document: PlanDocument, estimate: Estimate) -> dict[str, object] | None:
@@ -142,16 +134,10 @@ def _memory(document: PlanDocument, estimate: Estimate) -> dict[str, object] | N
     note += f" ({decimal(nominal, 3)} in all)" if nominal else ""
     note += f"; p10–p90 {decimal(band[0], 3)} – {decimal(band[1], 3)} GiB" if band else ""
     return {
-        "label": "Memory of the fullest rank",
-        "value": gib(estimate.peak_gib),
-        "fill": estimate.peak_gib / end,
-        "band": (band[0] / end, (band[1] - band[0]) / end) if band else None,
-        "middle": None,
-        "marks": [],
-        "limit": (usable / end, gib(usable)),
-        "note": note,
-        "kind": risk(document, estimate)[1],
-    }
+        "label": "Memory of the fullest rank", "value": gib(estimate.peak_gib), "fill": estimate.peak_gib / end,
+        "band": (band[0] / end, (band[1] - band[0]) / end) if band else None, "middle": None, "marks": [],
+        "limit": (usable / end, gib(usable)), "note": note, "kind": risk(document, estimate)[1],
+    }  # fmt: skip
 
 
 FILE = "run.yaml"

@@ -49,30 +49,21 @@ def section(document: PlanDocument) -> Section | None:
         return Section("pipeline", "Pipeline", "plan_pipeline.html", {"missing": pipeline})
     boxes, gap = boxes_of(pipeline)
     data = {
-        "missing": "",
-        "numbers": numbers(pipeline, best),
-        "notes": notes(pipeline, gap),
+        "missing": "", "numbers": numbers(pipeline), "notes": notes(pipeline, gap),
         "kinds": [
             {"class": kind, "name": name}
             for kind, name in NAMES.items()
             if any(action.kind == kind for actions in pipeline.plan.actions for action in actions)
         ],
-        "chunked": len(pipeline.plan.stages_of(0)) > 1,
-        "height": 28 * pipeline.plan.ranks,
+        "chunked": len(pipeline.plan.stages_of(0)) > 1, "height": 28 * pipeline.plan.ranks,
         "description": describe(pipeline),
-    }
+    }  # fmt: skip
     drawing = {
-        "id": "pipeline",
-        "type": "pipeline",
-        "seconds": pipeline.timing.makespan,
-        "ticks": TICKS,
-        "names": list(NAMES.values()),
-        "ranks": boxes,
-        "gap": gap,
-        "fold": fold(pipeline),
+        "id": "pipeline", "type": "pipeline", "seconds": pipeline.timing.makespan, "ticks": TICKS,
+        "names": list(NAMES.values()), "ranks": boxes, "gap": gap, "fold": fold(pipeline),
         "chunks": len(pipeline.plan.stages_of(0)),
         "stages": [list(pipeline.plan.stages_of(rank)) for rank in range(pipeline.plan.ranks)],
-    }
+    }  # fmt: skip
     return Section("pipeline", "Pipeline", "plan_pipeline.html", data, drawings=[drawing])
 
 
@@ -120,8 +111,7 @@ def micro_batches(best: Estimate) -> int | None:
 
 def fewer(micros: int, ranks: int, actions: int) -> int:
     """As many micro-batches as the clock takes in seconds: a multiple of the ranks, which suits all kinds."""
-    most = max(MOST_ACTIONS // actions // (2 * ranks), 1) * 2 * ranks
-    return micros if micros <= most else most
+    return min(micros, max(MOST_ACTIONS // actions // (2 * ranks), 1) * 2 * ranks)
 
 
 def stage_costs(plan: Schedule, stages: Sequence[Stage]) -> list[dict[str, float]] | None:
@@ -154,11 +144,9 @@ def boxes_of(pipeline: Pipeline) -> tuple[list[list[int]], list[float] | None]:
         rows = [[box for box in row if box[4] <= gap[0] or box[3] >= gap[1]] for row in rows]
     flat = []
     for row in rows:
-        numbers, before = [], 0
-        for kind, chunk, micro, start, end in row:
-            numbers += [kind, chunk, micro, start - before, end - start]
-            before = end
-        flat.append(numbers)
+        befores = [0, *(box[4] for box in row)]
+        boxes = ((*box[:3], box[3] - before, box[4] - box[3]) for box, before in zip(row, befores, strict=False))
+        flat.append([number for box in boxes for number in box])
     return flat, None if gap is None else [edge / TICKS for edge in gap]
 
 
@@ -191,7 +179,7 @@ def _row(pipeline: Pipeline, rank: int) -> list[tuple[int, int, int, int, int]]:
     ]
 
 
-def numbers(pipeline: Pipeline, best: Estimate) -> list[dict[str, str]]:
+def numbers(pipeline: Pipeline) -> list[dict[str, str]]:
     plan, timing = pipeline.plan, pipeline.timing
     stages = f" × {plan.virtual_stages} stages each" if plan.virtual_stages > 1 else ""
     tiles = [
@@ -202,21 +190,18 @@ def numbers(pipeline: Pipeline, best: Estimate) -> list[dict[str, str]]:
     ]
     if plan.micro_batches < pipeline.micros:
         tiles[2:] = []
-    return [{"name": name, "value": value, "note": note} for name, value, note in tiles]
+    return [dict(zip(("name", "value", "note"), tile, strict=True)) for tile in tiles]
 
 
 def notes(pipeline: Pipeline, gap: list[float] | None) -> list[str]:
     drawn, more = ("Computation and messages", "") if pipeline.messages else ("Computation", "messages, ")
-    lines = [
-        f"{drawn} alone: {more}the exchange of gradients and the optimizer's step come on top; "
-        "the time breakdown has them."
-    ]
+    come = f"{more}the exchange of gradients and the optimizer's step come on top; the time breakdown has them."
+    lines = [f"{drawn} alone: {come}"]
     if pipeline.halved:
         lines.append("The plan gives whole backwards; their two parts are drawn as halves.")
     if (shown := pipeline.plan.micro_batches) < pipeline.micros:
-        lines.append(
-            f"Drawn with {shown:,} of {pipeline.micros:,} micro-batches: what is left out repeats the steady state."
-        )
+        of = f"{shown:,} of {pipeline.micros:,} micro-batches"
+        lines.append(f"Drawn with {of}: what is left out repeats the steady state.")
     if gap is not None:
         lines.append("Its beginning and its end are drawn; between them the steady state repeats.")
     return lines

@@ -64,8 +64,7 @@ def section(document: PlanDocument) -> Section | None:
     if best.size("devices") > MOST_DEVICES:
         return missing(f"{best.size('devices'):,} devices are too many")
     try:
-        sizes = {name: best.layout[name] for name in SIZES if name in best.layout}
-        layout = Layout.parse(sizes, "layout")
+        layout = Layout.parse({name: best.layout[name] for name in SIZES if name in best.layout}, "layout")
     except UserError as error:
         return missing(error.what)
     grid, levels = make_grid(layout), levels_of(document)
@@ -80,14 +79,10 @@ def section(document: PlanDocument) -> Section | None:
         "description": f"{layout.devices:,} devices in nodes of {node}; the table below names every axis.",
     }
     drawing = {
-        "id": "ranks",
-        "type": "ranks",
-        "world": layout.devices,
-        "node": node,
-        "shown": parts,
+        "id": "ranks", "type": "ranks", "world": layout.devices, "node": node, "shown": parts,
         "levels": [{"name": level.name, "size": level.size} for level in levels],
         "axes": [{key: entry[key] for key in ("name", "size", "digits", "talk", "bytes")} for entry in axes],
-    }
+    }  # fmt: skip
     return Section("ranks", "Who talks to whom", "plan_ranks.html", data, drawings=[drawing] if axes else [])
 
 
@@ -136,18 +131,13 @@ def axis(grid: Grid, dimension: Axis, best: Estimate, levels: list[Level]) -> di
     sent = best.bytes.get(dimension.traffic) if dimension.traffic else None
     chunks, kind = best.size("virtual_stages"), str(best.layout.get("schedule", ""))
     loop = chunks > 1 and kind in KINDS and not KINDS[kind].folded
+    by_cp = f" × cp {grid.size_of['cp']}" if dimension is DATA and grid.size_of["cp"] > 1 else ""
     return {
-        "name": dimension.name
-        + (f" × cp {grid.size_of['cp']}" if dimension is DATA and grid.size_of["cp"] > 1 else ""),
-        "size": size,
-        "groups": f"{grid.world // size:,}",
-        "does": dimension.does,
-        "digits": parts,
-        "talk": ("ring" if loop else "chain") if dimension is PIPELINE else "all",
-        "link": links_of(parts, grid.world, levels),
-        "bytes": None if sent is None else metric(sent, "B"),
+        "name": dimension.name + by_cp, "size": size, "groups": f"{grid.world // size:,}", "does": dimension.does,
+        "digits": parts, "talk": ("ring" if loop else "chain") if dimension is PIPELINE else "all",
+        "link": links_of(parts, grid.world, levels), "bytes": None if sent is None else metric(sent, "B"),
         "first": example(parts, size),
-    }
+    }  # fmt: skip
 
 
 def links_of(parts: list[list[int]], world: int, levels: list[Level]) -> str:
@@ -174,9 +164,8 @@ def example(parts: list[list[int]], size: int) -> str:
     last = sum((length - 1) * stride for length, stride in parts)
     if last == size - 1:
         return f"0–{last:,}"
-    if size <= 4:
-        return ", ".join(f"{rank:,}" for rank in ranks)
-    return ", ".join(f"{rank:,}" for rank in ranks[:3]) + f", … {last:,}"
+    first = ", ".join(f"{rank:,}" for rank in (ranks if size <= 4 else ranks[:3]))
+    return first if size <= 4 else f"{first}, … {last:,}"
 
 
 def shown(layout: Layout, node: int) -> list[list[int]]:

@@ -33,9 +33,8 @@ COUNTED = {
 }  # fmt: skip
 # Told elsewhere on the page, or of no use to a reader.
 HIDDEN = {
-    "time", "kind", "step", "environment", "run_id", "pid", "world", "precision", "parameters",
-    "flops_per_token", "peak_flops", "of", "peak_source", "peak_device", "breakdown_s",
-    "memory_gib", "comm_bytes",
+    "time", "kind", "step", "environment", "run_id", "pid", "world", "precision", "parameters", "flops_per_token",
+    "peak_flops", "of", "peak_source", "peak_device", "breakdown_s", "memory_gib", "comm_bytes",
 }  # fmt: skip
 LABELS = {"peak_how": "peak"}
 MOST = 400  # rows of the list; the newest are kept
@@ -63,17 +62,12 @@ def section(run: RunFolder) -> Section | None:
     moments = [_moment(event, begin, length) for event in events]
     rows = grouped(moments)
     data = {
-        "number": len(moments),
-        "rows": rows[-MOST:],
-        "left_out": max(len(rows) - MOST, 0),
+        "number": len(moments), "rows": rows[-MOST:], "left_out": max(len(rows) - MOST, 0),
         "ticks": [moment for moment in moments if moment.kind != "save"][-MOST:],
         "saves": [moment for moment in moments if moment.kind == "save"][-MOST:],
         "lives": [((start - begin) / length, (stop - start) / length) for start, stop in spans(events)],
-        "began": _clock(begin),
-        "ended": _clock(end),
-        "length": duration(end - begin),
-        "counts": _counts(events),
-    }
+        "began": _clock(begin), "ended": _clock(end), "length": duration(end - begin), "counts": _counts(events),
+    }  # fmt: skip
     return Section("timeline", "What happened", "timeline.html", data)
 
 
@@ -93,14 +87,9 @@ def _moment(event: Mapping[str, Any], begin: float, length: float) -> Moment:
     kind, step = event["kind"], event.get("step")
     word, colour = KINDS.get(kind, (kind, "plain"))
     return Moment(
-        at=(event["time"] - begin) / length,
-        kind=kind,
-        word=word,
-        colour=colour,
-        after=duration(event["time"] - begin),
-        step=f"{step:,}" if isinstance(step, int) else "",
-        details=", ".join(_details(event)),
-    )
+        at=(event["time"] - begin) / length, kind=kind, word=word, colour=colour, after=duration(event["time"] - begin),
+        step=f"{step:,}" if isinstance(step, int) else "", details=", ".join(_details(event)),
+    )  # fmt: skip
 
 
 def _details(event: Mapping[str, Any]) -> list[str]:
@@ -117,15 +106,12 @@ def _detail(key: str, value: Any) -> str:
         return str(value)
     if key == "seconds" and isinstance(value, (int, float)):
         return f"{value:.3g} s"
-    if isinstance(value, float):
-        value = decimal(value, 4)
     if isinstance(value, Mapping):
         return " ".join(f"{name} = {item}" for name, item in value.items())
-    return f"{LABELS.get(key, key.replace('_', ' '))}: {value}"
+    return f"{LABELS.get(key, key.replace('_', ' '))}: {decimal(value, 4) if isinstance(value, float) else value}"
 
 
 def _counts(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """`2 resumes`, `14 saves`: how often the telling kinds happened."""
     counts = {kind: sum(event["kind"] == kind for event in events) for kind in COUNTED}
     counts["resume"] = len(resumes(events))
     return [counted(number, COUNTED[kind]) for kind, number in counts.items() if number]

@@ -1,20 +1,15 @@
-"""Files that are written whole or not at all, and that never replace files of others.
+"""Files that are written whole or not at all, and temporary folders that don't stay when their process is killed.
 
-write_whole    temporary file, fsync, rename, fsync of the folder: a crash leaves the old file or the new one
-write_signed   the same for files that a user asked for (`plan --out`): the last line is a checksum of the
-               others, so that a file which was edited since is the user's and needs --force
-
-Temporary folders that don't stay when their process is killed: the next start removes them.
-
-    scalewright-KIND-xxxxxxxx     its process holds a lock on it, which the kernel takes back at any end
-    the next one of that KIND     removes those that nobody holds, of this user, older than a minute
-
-A lock and not a process's number: that one may belong to another host, container or program by now.
+write_whole      temporary file, fsync, rename, fsync of the folder: a crash leaves the old file or the new one
+write_signed     the same for files that a user asked for (`plan --out`): the last line is a checksum of the
+                 others, so that a file which was edited since is the user's and needs --force
+scratch_folder   its process holds a lock on it, which the kernel takes back at any end; the next one of that kind
+                 removes those that nobody holds, of this user, older than a minute. A lock and not a process's
+                 number: that one may belong to another host, container or program by now.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -37,8 +32,7 @@ def write_whole(path: str | Path, text: str) -> None:
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
+    temporary.unlink(missing_ok=True)
     try:
         with open(temporary, "x", encoding="utf-8", newline="") as file:
             file.write(text)
@@ -47,7 +41,7 @@ def write_whole(path: str | Path, text: str) -> None:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except BaseException:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             temporary.unlink()
         raise
 
@@ -58,7 +52,7 @@ def sync_folder(folder: Path) -> None:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # nor on some network file systems
+        with suppress(OSError):  # nor on some network file systems
             os.fsync(handle)
     finally:
         os.close(handle)
@@ -77,18 +71,15 @@ def write_signed(path: str | Path, text: str, force: bool = False) -> None:
         text = text if text.endswith("\n") else text + "\n"
         write_whole(path, f"{text}{SIGNATURE}{zlib.crc32(text.encode()):08x}\n")
     except OSError as error:
-        what = f"cannot write the file: {error.strerror or error}"
-        raise UserError(what, str(path), "choose another path") from None
+        problem = f"cannot write the file: {error.strerror or error}"
+        raise UserError(problem, str(path), "choose another path") from None
 
 
 def check_replaceable(path: Path, force: bool = False) -> None:
     """Raises UserError when `write_signed` would refuse to write; called before long work."""
     if not force and path.exists() and not is_signed(path):
-        raise UserError(
-            "the file is there already, and isn't as `--out` wrote it",
-            str(path),
-            "give another name, or --force to replace it",
-        )
+        how = "give another name, or --force to replace it"
+        raise UserError("the file is there already, and isn't as `--out` wrote it", str(path), how)
 
 
 def is_signed(path: Path) -> bool:

@@ -13,9 +13,9 @@ from typing import Any
 
 MISSING = "–"
 NOUNS = (  # of `counted`
-    "check", "core", "device", "document", "failure", "file", "folder", "group", "host", "layer", "line",
-    "GPU", "link", "node", "pair", "problem", "rank", "resume", "row", "run", "save", "spike", "split",
-    "stall", "step", "thing", "thread", "time", "value", "fault",
+    "check", "core", "device", "document", "failure", "file", "folder", "group", "host", "layer", "line", "GPU", "link",
+    "node", "pair", "problem", "rank", "resume", "row", "run", "save", "spike", "split", "stall", "step", "thing",
+    "thread", "time", "value", "fault",
 )  # fmt: skip
 
 
@@ -102,8 +102,7 @@ def counted(number: int, things: str) -> str:
     >>> counted(1, "empty files"), counted(2, "files with bytes that aren't UTF-8")
     ('1 empty file', "2 files with bytes that aren't UTF-8")
     """
-    nouns = "|".join(NOUNS)
-    singular = re.sub(rf"\b({nouns})s\b", r"\1", things, count=1).replace("micro-batches", "micro-batch")
+    singular = re.sub(rf"\b({'|'.join(NOUNS)})s\b", r"\1", things, count=1).replace("micro-batches", "micro-batch")
     return f"{number:,} {singular if number == 1 else things}"
 
 
@@ -119,7 +118,9 @@ def printable(text: object, keep: str = "\n\t") -> str:
     shown = str(text)
     if shown.isascii() and shown.isprintable():
         return shown
-    return "".join(c.encode("unicode_escape").decode() if c not in keep and _is_hidden(c) else c for c in shown)
+    # controls, halves of surrogate pairs, separators of lines, and marks of direction
+    hidden = {c for c in shown if c in DIRECTIONS or unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp"}} - set(keep)
+    return "".join(c.encode("unicode_escape").decode() if c in hidden else c for c in shown)
 
 
 # A link needs no brackets: GitHub makes one of an address.
@@ -137,11 +138,6 @@ def commented(*lines: object) -> str:
 
 
 DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-
-
-def _is_hidden(character: str) -> bool:
-    """Controls, halves of surrogate pairs, separators of lines, and marks of direction."""
-    return character in DIRECTIONS or unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}
 
 
 def dotted(data: Mapping[str, Any], prefix: str = "", whole: Container[str] = ()) -> Iterator[tuple[str, Any]]:

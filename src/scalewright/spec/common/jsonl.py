@@ -9,6 +9,7 @@ Planner, report and tracker read the same files, so the reader is in this lowest
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ def scan_jsonl(path: str | Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     except FileNotFoundError:
         return
     with file:
-        for line in file:
-            text = line.strip()
-            row = _object(text) if text else None
-            if row is not None:
+        for text in map(bytes.strip, file):
+            row = None
+            with suppress(ValueError):  # not JSON, or not UTF-8
+                row = parse_json(text) if text else None
+            if isinstance(row, dict):
                 yield text, row
 
 
@@ -73,11 +75,3 @@ def lost_lines(rows: Iterable[Mapping[str, Any]], events: Sequence[Mapping[str, 
     begin = begins_after(events, else_=min(steps, default=1) - 1)
     lost = lost_rows(missing_steps(steps, begin + 1, max([newest, *steps])))
     return [f"metrics.jsonl: {lost}"] if lost else []
-
-
-def _object(text: bytes) -> dict[str, object] | None:
-    try:
-        value = parse_json(text)
-    except ValueError:  # not JSON, or not UTF-8
-        return None
-    return value if isinstance(value, dict) else None

@@ -24,11 +24,10 @@ from typing import Any, ClassVar, NamedTuple
 LIMIT = 4 << 30  # bytes of a file, unzipped
 DATA = (
     "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "DUP",
-    "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4",
-    "FLOAT", "BINFLOAT",
+    "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
     "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
-    "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
-    "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
+    "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "EMPTY_LIST", "LIST", "APPEND", "APPENDS",
+    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
     "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_SET", "ADDITEMS", "FROZENSET",
     "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "MEMOIZE",
 )  # fmt: skip
@@ -127,9 +126,8 @@ class _Records(_PlainData):
         self.append(self.find_class(module, name))
 
     def load_call(self) -> None:
-        """REDUCE and NEWOBJ: a callable and its arguments are on the stack."""
-        args, callee = self.stack.pop(), self.stack.pop()
-        self.append(made(callee, args))
+        """REDUCE and NEWOBJ: a callable is on the stack, below its arguments."""
+        self.append(made(args=self.stack.pop(), callee=self.stack.pop()))
 
     def load_call_with_keys(self) -> None:
         """NEWOBJ_EX: the same with keyword arguments, which no class of ours has a use for."""
@@ -196,8 +194,7 @@ def _load(interpreter: Any, size: int) -> Any:
         _count(content, {}, max(FEW_VALUES, VALUES_PER_BYTE * size))
         return content
     except KeyError as error:
-        code = error.args[0] if error.args and isinstance(error.args[0], int) else None
-        raise NotPlainData(_refusal(code)) from None
+        raise NotPlainData(_refusal(error.args[0] if error.args else None)) from None
     except NotPlainData:
         raise
     except Exception as error:  # a damaged pickle raises whatever its opcodes run into
@@ -217,9 +214,7 @@ def _count(part: Any, counts: dict[int, int], most: int) -> int:
     return counts[id(part)]
 
 
-def _refusal(code: int | None) -> str:
+def _refusal(code: object) -> str:
     names = {getattr(pickle, name): name for name in dir(pickle) if name.isupper()}
-    name = names.get(bytes([code])) if code is not None and code < 256 else None
-    if name is None:
-        return "it is damaged, or no pickle"
-    return f"it contains {name}, which runs code: plain data doesn't"
+    name = names.get(bytes([code])) if isinstance(code, int) and code < 256 else None
+    return f"it contains {name}, which runs code: plain data doesn't" if name else "it is damaged, or no pickle"

@@ -41,10 +41,9 @@ def command(words: Iterable[Word]) -> str:
     lines: list[str] = []
     for word in words:
         text = quote(word)
-        if lines and len(lines[-1]) + len(text) < WIDTH:
+        # an option's value stays with it
+        if lines and (len(lines[-1]) + len(text) < WIDTH or not text.startswith("-")):
             lines[-1] += f" {text}"
-        elif lines and not text.startswith("-"):
-            lines[-1] += f" {text}"  # an option's value stays with it
         else:
             lines.append(text)
     return " \\\n  ".join(lines)

@@ -66,10 +66,7 @@ def check_regular(path: str | Path, stream: bool = False) -> None:
 
 
 def read_bytes(path: str | Path, limit: int, stream: bool = False) -> bytes:
-    """The content of a regular file; raises OSError, or ValueError when it is longer than `limit` bytes.
-
-    `stream` as for `open_regular`.
-    """
+    """The content of a regular file (or a `stream`); raises OSError, or ValueError beyond `limit` bytes."""
     with open_regular(path, stream) as file:
         size = os.fstat(file.fileno()).st_size
         content = file.read(min(limit, size or limit) + 1)  # `read` takes memory for all it may
@@ -95,11 +92,8 @@ def inside(folder: Path, name: str) -> Path:
         raise UserError(f"{name!r} is a link that leads nowhere", str(folder), "copy the file there") from None
     blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
     if not (target.is_relative_to(root) or target.is_relative_to(blobs)):
-        raise UserError(
-            f"{name!r} is a link to {target}, outside its folder",
-            str(folder),
-            "copy the file there if it belongs to it",
-        )
+        how = "copy the file there if it belongs to it"
+        raise UserError(f"{name!r} is a link to {target}, outside its folder", str(folder), how)
     if target.exists() and not target.is_file():
         raise UserError(f"{name!r} is not a regular file", str(folder), "don't use this folder")
     return path

@@ -38,9 +38,8 @@ class ModelFamily:
         given = {self.aliases.get(key, key): value for key, value in config.items()}
         for key, only in self.refused.items():
             if given.get(key) not in (None, only):
-                raise UserError(
-                    f"{key} {given[key]!r} is not supported for {self.name}", "config.json", f"only {only!r} is"
-                )
+                problem = f"{key} {given[key]!r} is not supported for {self.name}"
+                raise UserError(problem, "config.json", f"only {only!r} is")
         nested = (rope_parameters(given, kind) for kind in ("full_attention", "sliding_attention"))
         for part in () if self.partial_rotary else (given, *nested):
             if (fraction := part.get("partial_rotary_factor")) not in (None, 1.0):
@@ -56,22 +55,9 @@ def defaults() -> dict[str, Config]:
     return dict(parse_yaml(text, "defaults.yaml"))
 
 
-GATED_ACTIVATIONS = {
-    "silu": "swiglu",
-    "swish": "swiglu",
-    "gelu": "geglu",
-    "gelu_new": "geglu_tanh",
-    "gelu_fast": "geglu_tanh",
-    "gelu_pytorch_tanh": "geglu_tanh",
-}
-PLAIN_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "relu2": "relu2",
-}
+TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")  # names of GELU by tanh
+GATED_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu", **dict.fromkeys(TANH, "geglu_tanh")}
+PLAIN_ACTIVATIONS = {"gelu": "gelu", **dict.fromkeys(TANH, "gelu_tanh"), "relu": "relu", "relu2": "relu2"}
 
 
 def mlp_type(name: str, gated: bool = True) -> str:
@@ -84,24 +70,17 @@ def mlp_type(name: str, gated: bool = True) -> str:
 
 def hidden_act(mlp: str) -> str:
     """The `hidden_act` of this MLP."""
-    names = {
-        "swiglu": "silu",
-        "swiglu_clamped": "silu",
-        "geglu": "gelu",
-        "geglu_tanh": "gelu_pytorch_tanh",
-        "gelu_tanh": "gelu_pytorch_tanh",
-    }
-    return names.get(mlp, mlp)
+    names = {"swiglu": "silu", "swiglu_clamped": "silu", "geglu": "gelu"}
+    return "gelu_pytorch_tanh" if mlp.endswith("_tanh") else names.get(mlp, mlp)
+
+
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
 
 def shape(c: Config) -> Keys:
     """The dims whose keys are the same in almost every family."""
     return {
-        "vocab_size": c["vocab_size"],
-        "hidden_size": c["hidden_size"],
-        "intermediate_size": c["intermediate_size"],
-        "num_hidden_layers": c["num_hidden_layers"],
-        "num_attention_heads": c["num_attention_heads"],
+        **{key: c[key] for key in SIZES},
         "num_key_value_heads": c.get("num_key_value_heads"),
         "head_dim": c.get("head_dim"),
         "context": c["max_position_embeddings"],
@@ -113,11 +92,7 @@ def shape(c: Config) -> Keys:
 def write_shape(m: ModelSpec, without: Sequence[str] = (), **other: Any) -> Keys:
     """The inverse of `shape`, and `other` keys; `without` those that the family's config.json lacks."""
     keys = {
-        "vocab_size": m.vocab_size,
-        "hidden_size": m.hidden_size,
-        "intermediate_size": m.intermediate_size,
-        "num_hidden_layers": m.num_hidden_layers,
-        "num_attention_heads": m.num_attention_heads,
+        **{key: getattr(m, key) for key in SIZES},
         "num_key_value_heads": m.kv_heads,
         "head_dim": m.dim_per_head,
         "max_position_embeddings": m.context,
@@ -128,33 +103,26 @@ def write_shape(m: ModelSpec, without: Sequence[str] = (), **other: Any) -> Keys
     return {key: value for key, value in keys.items() if key not in without} | other
 
 
+def biases(c: Config) -> Keys:
+    """`attention_bias` on all four projections of attention."""
+    return {"qkv_bias": c["attention_bias"], "o_bias": c["attention_bias"]}
+
+
 EXPERTS = {"num_local_experts": "num_experts", "n_routed_experts": "num_experts"}  # aliases
+PREDICTING = {"num_mtp_layers": "num_nextn_predict_layers", **EXPERTS}
 
 
 def experts(c: Config, size: str = "intermediate_size", **other: Any) -> Keys:
     """The keys of a mixture that every family has, and `other` ones; `size`: the key of an expert's width."""
-    return {
-        "num_experts": c["num_experts"],
-        "top_k": c["num_experts_per_tok"],
-        "moe_intermediate_size": c[size],
-        **other,
-    }
+    keys = {"num_experts": c["num_experts"], "top_k": c["num_experts_per_tok"], "moe_intermediate_size": c[size]}
+    return {**keys, **other}
 
 
 def grouped_experts(c: Config, **other: Any) -> Keys:
     """DeepSeek's mixture: small experts, chosen by group, whose sum is scaled."""
-    return experts(
-        c,
-        "moe_intermediate_size",
-        normalize_top_k=bool(c["norm_topk_prob"]),
-        routed_scale=c["routed_scaling_factor"],
-        groups=c["n_group"] or 1,
-        top_groups=c["topk_group"] or 1,
-        **other,
-    )
-
-
-# -- sliding windows ------------------------------------------------------------------------------
+    groups = {"groups": c["n_group"] or 1, "top_groups": c["topk_group"] or 1}
+    weights = {"normalize_top_k": bool(c["norm_topk_prob"]), "routed_scale": c["routed_scaling_factor"]}
+    return experts(c, "moe_intermediate_size", **weights, **groups, **other)
 
 
 def windows(sliding: Sequence[bool], size: int | None) -> Keys:
@@ -188,19 +156,16 @@ def write_layer_types(m: ModelSpec) -> list[str]:
     return ["sliding_attention" if m.window(layer) is not None else "full_attention" for layer in layers]
 
 
-# -- rotary positions -----------------------------------------------------------------------------
-
 SCALINGS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 
 
 def rope(c: Config, theta: float = 10000.0, fraction: float = 1.0, theta_key: str = "rope_theta") -> Keys:
     """Rotary positions in either style: `rope_theta` and `rope_scaling`, or `rope_parameters`."""
     given = rope_parameters(c)
-    scaling = rope_scaling(given, c)
     return {
         "theta": float(first(given.get("rope_theta"), c.get(theta_key), theta)),
         "fraction": float(first(given.get("partial_rotary_factor"), c.get("partial_rotary_factor"), fraction)),
-        "scaling": scaling,
+        "scaling": rope_scaling(given, c),
     }
 
 
@@ -208,16 +173,13 @@ def rope_parameters(c: Config, layers: str = "full_attention") -> Config:
     """The dict with the scaling, for one kind of layer where kinds have their own."""
     given = c.get("rope_scaling") or c.get("rope_parameters") or {}
     nested = [key for key in ("full_attention", "sliding_attention") if key in given]
-    if not nested:
-        return dict(given)
-    chosen = given.get(layers) if layers in given else given[nested[0]]
-    return dict(chosen or {})
+    return dict((given.get(layers, given[nested[0]]) if nested else given) or {})
 
 
 def rope_scaling(given: Config, c: Config) -> Keys | None:
     """The keys of RopeScaling; None without scaling."""
     kind = given.get("rope_type") or given.get("type") or "default"
-    kind = {"su": "longrope"}.get(kind, kind)
+    kind = "longrope" if kind == "su" else kind
     if kind not in SCALINGS:
         raise unknown("RoPE scaling", str(kind), SCALINGS, "config.json")
     if kind == "default":
@@ -254,14 +216,10 @@ def write_rope(m: ModelSpec, theta_key: str = "rope_theta", fraction_key: str = 
         written |= {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow}
         if not scaling.truncate:
             written["truncate"] = False
-    for name in ("attention_factor", "mscale", "mscale_all_dim"):
-        if getattr(scaling, name) is not None:
-            written[name] = getattr(scaling, name)
-    for name in ("short_factor", "long_factor"):
-        if getattr(scaling, name) is not None:
-            written[name] = list(getattr(scaling, name))
-    keys["rope_scaling"] = written
-    return keys
+    for name in ("attention_factor", "mscale", "mscale_all_dim", "short_factor", "long_factor"):
+        if (value := getattr(scaling, name)) is not None:
+            written[name] = list(value) if isinstance(value, tuple) else value
+    return keys | {"rope_scaling": written}
 
 
 def first(*values: Any) -> Any:

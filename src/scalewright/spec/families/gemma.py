@@ -10,33 +10,19 @@ from __future__ import annotations
 import math
 
 from scalewright.spec.errors import UserError
-from scalewright.spec.families.common import (
-    Config,
-    Keys,
-    ModelFamily,
-    by_layer_types,
-    first,
-    mlp_type,
-    rope,
-    rope_parameters,
-    shape,
-    windows,
-    write_layer_types,
-    write_rope,
-    write_shape,
-)
+from scalewright.spec.families import common
+from scalewright.spec.families.common import Config, Keys, ModelFamily
 from scalewright.spec.model import ModelSpec
 
 
 def _common(c: Config) -> Keys:
-    act = first(c.get("hidden_activation"), c.get("hidden_act"), "gelu_pytorch_tanh")
+    act = common.first(c.get("hidden_activation"), c.get("hidden_act"), "gelu_pytorch_tanh")
     return {
-        **shape(c),
-        "mlp_type": mlp_type("gelu_pytorch_tanh" if act == "gelu" else act),  # gelu in old files means tanh
+        **common.shape(c),
+        "mlp_type": common.mlp_type("gelu_pytorch_tanh" if act == "gelu" else act),  # gelu in old files means tanh
         "norm_type": "rmsnorm_plus_one",
         "embedding_scale": math.sqrt(c["hidden_size"]),
-        "qkv_bias": c["attention_bias"],
-        "o_bias": c["attention_bias"],
+        **common.biases(c),
     }
 
 
@@ -46,15 +32,15 @@ def _query_scale(c: Config) -> float | None:
 
 
 def _read_gemma(c: Config) -> Keys:
-    return {**_common(c), "rope": rope(c)}
+    return {**_common(c), "rope": common.rope(c)}
 
 
 def _read_gemma2(c: Config) -> Keys:
     return {
         **_common(c),
-        **by_layer_types(c, [i % 2 == 0 for i in range(c["num_hidden_layers"])]),
+        **common.by_layer_types(c, [i % 2 == 0 for i in range(c["num_hidden_layers"])]),
         "norm_position": "both",
-        "rope": rope(c),
+        "rope": common.rope(c),
         "query_scale": _query_scale(c),
         "attention_softcap": c["attn_logit_softcapping"],
         "logit_softcap": c["final_logit_softcapping"],
@@ -63,16 +49,17 @@ def _read_gemma2(c: Config) -> Keys:
 
 def _read_gemma3(c: Config) -> Keys:
     every = c["sliding_window_pattern"]
-    local = rope_parameters(c, "sliding_attention").get("rope_theta") if _nested(c) else None
-    base = rope(c, 1_000_000.0)
+    nested = "sliding_attention" in (c.get("rope_parameters") or {})
+    local = common.rope_parameters(c, "sliding_attention").get("rope_theta") if nested else None
+    base = common.rope(c, 1_000_000.0)
     if base["scaling"]:
         base["scaling"].pop("truncate", None)  # transformers looks for it beside the kinds of layers
     return {
         **_common(c),
-        **by_layer_types(c, [(i + 1) % every != 0 for i in range(c["num_hidden_layers"])]),
+        **common.by_layer_types(c, [(i + 1) % every != 0 for i in range(c["num_hidden_layers"])]),
         "norm_position": "both",
         "qk_norm": "head",
-        "rope": {**base, "local_theta": float(first(local, c.get("rope_local_base_freq"), 10_000.0))},
+        "rope": {**base, "local_theta": float(common.first(local, c.get("rope_local_base_freq"), 10_000.0))},
         "query_scale": _query_scale(c),
         "logit_softcap": c["final_logit_softcapping"],
     }
@@ -80,24 +67,21 @@ def _read_gemma3(c: Config) -> Keys:
 
 def _read_gemma4(c: Config) -> Keys:
     if c.get("hidden_size_per_layer_input"):
-        raise UserError(
-            "embeddings for each layer (hidden_size_per_layer_input) are not supported",
-            "config.json",
-            "use a model without them: Gemma 4 12B, 26B-A4B or 31B",
-        )
+        how = "use a model without them: Gemma 4 12B, 26B-A4B or 31B"
+        raise UserError("embeddings for each layer (hidden_size_per_layer_input) are not supported", "config.json", how)
     layers = c["num_hidden_layers"]
     sliding = [(i + 1) % 6 != 0 and i < layers - 1 for i in range(layers)]
-    parameters = rope_parameters(c)
+    parameters = common.rope_parameters(c)
     return {
         **_common(c),
-        **(by_layer_types(c, ()) if c["layer_types"] else windows(sliding, c["sliding_window"])),
+        **(common.by_layer_types(c, ()) if c["layer_types"] else common.windows(sliding, c["sliding_window"])),
         "norm_position": "both",
         "qk_norm": "qkv",
         "query_scale": 1.0,
         "rope": {
             "theta": float(parameters.get("rope_theta", 1_000_000.0)),
             "fraction": float(parameters.get("partial_rotary_factor", 0.25)),  # where there is no window
-            "local_theta": float(rope_parameters(c, "sliding_attention").get("rope_theta", 10_000.0)),
+            "local_theta": float(common.rope_parameters(c, "sliding_attention").get("rope_theta", 10_000.0)),
         },
         "logit_softcap": c["final_logit_softcapping"],
         "global_attention": _global_attention(c),
@@ -108,39 +92,25 @@ def _read_gemma4(c: Config) -> Keys:
 def _global_attention(c: Config) -> Keys:
     """The heads of layers without a window: from keys of their own, or from transformers' list of layers."""
     listed = next(iter((c.get("per_layer_config") or {}).values()), None)
-    heads = c["num_global_key_value_heads"] if c["attention_k_eq_v"] else None
-    if listed is not None:
-        return {
-            "num_key_value_heads": listed.get("num_key_value_heads", c["num_key_value_heads"]),
-            "head_dim": listed.get("head_dim", c["head_dim"]),
-            "values_are_keys": c["attention_k_eq_v"],
-        }
+    if listed is None:
+        own = c["num_global_key_value_heads"] if c["attention_k_eq_v"] else None
+        heads = common.first(own, c["num_key_value_heads"])
+        listed = {"num_key_value_heads": heads, "head_dim": c["global_head_dim"]}
     return {
-        "num_key_value_heads": first(heads, c["num_key_value_heads"]),
-        "head_dim": c["global_head_dim"],
+        "num_key_value_heads": listed.get("num_key_value_heads", c["num_key_value_heads"]),
+        "head_dim": listed.get("head_dim", c["head_dim"]),
         "values_are_keys": c["attention_k_eq_v"],
     }
 
 
 def _gemma4_experts(c: Config) -> Keys:
     """Experts beside the dense MLP, which is a shared expert."""
-    return {
-        "num_experts": c["num_experts"],
-        "top_k": c["top_k_experts"],
-        "moe_intermediate_size": c["moe_intermediate_size"],
-        "num_shared_experts": 1,
-        "shared_intermediate_size": c["intermediate_size"],
-        "branch_norms": True,
-    }
-
-
-def _nested(c: Config) -> bool:
-    given = c.get("rope_parameters") or {}
-    return "sliding_attention" in given
+    shared = {"num_shared_experts": 1, "shared_intermediate_size": c["intermediate_size"], "branch_norms": True}
+    return common.experts({**c, "num_experts_per_tok": c["top_k_experts"]}, "moe_intermediate_size", **shared)
 
 
 def _write_common(m: ModelSpec) -> Keys:
-    keys = {**write_shape(m), **write_rope(m), "attention_bias": m.qkv_bias}
+    keys = {**common.write_shape(m), **common.write_rope(m), "attention_bias": m.qkv_bias}
     keys["hidden_activation"] = keys["hidden_act"]
     return keys
 
@@ -150,7 +120,7 @@ def _write_gemma2(m: ModelSpec) -> Keys:
     return {
         **_write_common(m),
         "sliding_window": m.sliding_window or m.context,  # its class wants one, though no layer has it
-        "layer_types": write_layer_types(m),
+        "layer_types": common.write_layer_types(m),
         "query_pre_attn_scalar": m.dim_per_head if scale is None else round(scale**-2),
         "attn_logit_softcapping": m.attention_softcap,
         "final_logit_softcapping": m.logit_softcap,

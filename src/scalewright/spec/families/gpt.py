@@ -6,7 +6,8 @@ GPT-NeoX  partial RoPE, attention beside the MLP    Falcon  few KV heads, attent
 
 from __future__ import annotations
 
-from scalewright.spec.families.common import Config, Keys, ModelFamily, mlp_type, rope, shape, write_rope, write_shape
+from scalewright.spec.families import common
+from scalewright.spec.families.common import Config, Keys, ModelFamily
 from scalewright.spec.model import ModelSpec
 
 BIASES: Keys = {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "norm_type": "layernorm"}
@@ -15,8 +16,8 @@ BIASES: Keys = {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "norm_type":
 def _read_gpt2(c: Config) -> Keys:
     return {
         **BIASES,
-        **shape({**c, "intermediate_size": c["intermediate_size"] or 4 * c["hidden_size"]}),
-        "mlp_type": mlp_type(c["activation_function"], gated=False),
+        **common.shape({**c, "intermediate_size": c["intermediate_size"] or 4 * c["hidden_size"]}),
+        "mlp_type": common.mlp_type(c["activation_function"], gated=False),
         "norm_eps": c["layer_norm_epsilon"],
         "positions": "learned",
         "learned_positions": c["max_position_embeddings"],
@@ -42,32 +43,31 @@ def _write_gpt2(m: ModelSpec) -> Keys:
 
 def _read_neox(c: Config) -> Keys:
     return {
-        **shape({**c, "num_key_value_heads": None, "head_dim": None}),
+        **common.shape({**c, "num_key_value_heads": None, "head_dim": None}),
         **BIASES,
-        "qkv_bias": c["attention_bias"],
-        "o_bias": c["attention_bias"],
-        "mlp_type": mlp_type(c["hidden_act"], gated=False),
+        **common.biases(c),
+        "mlp_type": common.mlp_type(c["hidden_act"], gated=False),
         "norm_eps": c["layer_norm_eps"],
         "residual": "parallel" if c["use_parallel_residual"] else "sequential",
-        "rope": rope(c, 10000.0, c["rotary_pct"], "rotary_emb_base"),
+        "rope": common.rope(c, 10000.0, c["rotary_pct"], "rotary_emb_base"),
     }
 
 
 def _write_neox(m: ModelSpec) -> Keys:
-    return write_shape(
+    return common.write_shape(
         m,
         without=("num_key_value_heads", "head_dim", "rms_norm_eps"),
         layer_norm_eps=m.norm_eps,
         attention_bias=m.qkv_bias,
         use_parallel_residual=m.residual == "parallel",
-        **write_rope(m, "rotary_emb_base", "rotary_pct"),
+        **common.write_rope(m, "rotary_emb_base", "rotary_pct"),
     )
 
 
 def _read_bloom(c: Config) -> Keys:
     return {
         **BIASES,
-        **shape({**c, "intermediate_size": 4 * c["hidden_size"]}),
+        **common.shape({**c, "intermediate_size": 4 * c["hidden_size"]}),
         "mlp_type": "gelu_tanh",
         "norm_eps": c["layer_norm_epsilon"],
         "positions": "alibi",
@@ -89,61 +89,32 @@ def _write_bloom(m: ModelSpec) -> Keys:
 
 def _read_falcon(c: Config) -> Keys:
     grouped, heads = c["new_decoder_architecture"], c["num_attention_heads"]
+    mlp = c["intermediate_size"] or 4 * c["hidden_size"]
     kv_heads = (c["num_key_value_heads"] or heads) if grouped else 1 if c["multi_query"] else heads
     norms = c["num_ln_in_parallel_attn"] or (2 if grouped else 1)
     parallel = "parallel" if norms == 2 else "parallel_shared"
     return {
-        **shape(
-            {**c, "intermediate_size": c["intermediate_size"] or 4 * c["hidden_size"], "num_key_value_heads": kv_heads}
-        ),
-        "mlp_type": mlp_type(c["activation"], gated=False),
+        **common.shape({**c, "intermediate_size": mlp, "num_key_value_heads": kv_heads}),
+        "mlp_type": common.mlp_type(c["activation"], gated=False),
         "norm_type": "layernorm",
         "norm_eps": c["layer_norm_epsilon"],
         "residual": parallel if c["parallel_attn"] else "sequential",
-        "qkv_bias": c["bias"],
-        "o_bias": c["bias"],
-        "mlp_bias": c["bias"],
+        **dict.fromkeys(("qkv_bias", "o_bias", "mlp_bias"), c["bias"]),
         "positions": "alibi" if c["alibi"] else "rope",
-        "rope": rope(c),
+        "rope": common.rope(c),
     }
 
 
+LAYERS = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
+GPT2_NAMES = LAYERS | {"n_embd": "hidden_size", "n_inner": "intermediate_size"}
+GPT2_NAMES |= {"n_positions": "max_position_embeddings"}
+GPT2_ONLY: Keys = {"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
+BLOOM_NAMES = LAYERS | {"n_embed": "hidden_size", "seq_length": "max_position_embeddings"}
+BLOOM_ONLY: Keys = {"apply_residual_connection_post_layernorm": False}
+FALCON_NAMES = {"n_embed": "hidden_size", "ffn_hidden_size": "intermediate_size", "num_kv_heads": "num_key_value_heads"}
 FAMILIES = (
-    ModelFamily(
-        "gpt2",
-        _read_gpt2,
-        "GPT2LMHeadModel",
-        _write_gpt2,
-        aliases={
-            "n_embd": "hidden_size",
-            "n_inner": "intermediate_size",
-            "n_positions": "max_position_embeddings",
-            "n_head": "num_attention_heads",
-            "n_layer": "num_hidden_layers",
-        },
-        refused={"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
-    ),
+    ModelFamily("gpt2", _read_gpt2, "GPT2LMHeadModel", _write_gpt2, aliases=GPT2_NAMES, refused=GPT2_ONLY),
     ModelFamily("gpt_neox", _read_neox, "GPTNeoXForCausalLM", _write_neox, partial_rotary=True),
-    ModelFamily(
-        "bloom",
-        _read_bloom,
-        "BloomForCausalLM",
-        _write_bloom,
-        aliases={
-            "n_embed": "hidden_size",
-            "n_layer": "num_hidden_layers",
-            "n_head": "num_attention_heads",
-            "seq_length": "max_position_embeddings",
-        },
-        refused={"apply_residual_connection_post_layernorm": False},
-    ),
-    ModelFamily(
-        "falcon",
-        _read_falcon,
-        aliases={
-            "n_embed": "hidden_size",
-            "ffn_hidden_size": "intermediate_size",
-            "num_kv_heads": "num_key_value_heads",
-        },
-    ),
+    ModelFamily("bloom", _read_bloom, "BloomForCausalLM", _write_bloom, aliases=BLOOM_NAMES, refused=BLOOM_ONLY),
+    ModelFamily("falcon", _read_falcon, aliases=FALCON_NAMES),
 )

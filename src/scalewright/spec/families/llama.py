@@ -10,47 +10,31 @@ A `_read_*` states what differs; everything else is `shape`.
 from __future__ import annotations
 
 from scalewright.spec.errors import UserError
-from scalewright.spec.families.common import (
-    Config,
-    Keys,
-    ModelFamily,
-    all_layers,
-    by_layer_types,
-    mlp_type,
-    rope,
-    shape,
-    windows,
-    write_layer_types,
-    write_rope,
-    write_shape,
-)
+from scalewright.spec.families import common
+from scalewright.spec.families.common import Config, Keys, ModelFamily
 from scalewright.spec.model import ModelSpec
 
 
 def gated(c: Config) -> Keys:
     """A gated MLP without biases, and rotary positions."""
-    return {**shape(c), "mlp_type": mlp_type(c["hidden_act"]), "rope": rope(c, c.get("default_theta", 10000.0))}
-
-
-def biases(c: Config) -> Keys:
-    """`attention_bias` on all four projections of attention."""
-    return {"qkv_bias": c["attention_bias"], "o_bias": c["attention_bias"]}
+    positions = common.rope(c, c.get("default_theta", 10000.0))
+    return {**common.shape(c), "mlp_type": common.mlp_type(c["hidden_act"]), "rope": positions}
 
 
 def _read_llama(c: Config) -> Keys:
-    return {**gated(c), **biases(c), "mlp_bias": c["mlp_bias"]}
+    return {**gated(c), **common.biases(c), "mlp_bias": c["mlp_bias"]}
 
 
 def _write_llama(m: ModelSpec) -> Keys:
-    return {**write_shape(m), **write_rope(m), "attention_bias": m.qkv_bias, "mlp_bias": m.mlp_bias}
+    return {**common.write_shape(m), **common.write_rope(m), "attention_bias": m.qkv_bias, "mlp_bias": m.mlp_bias}
 
 
 def _read_mistral(c: Config) -> Keys:
-    return {**gated(c), **all_layers(c)}
+    return {**gated(c), **common.all_layers(c)}
 
 
 def _write_mistral(m: ModelSpec) -> Keys:
-    return {**write_shape(m), **write_rope(m), "sliding_window": m.sliding_window}
+    return {**common.write_shape(m), **common.write_rope(m), "sliding_window": m.sliding_window}
 
 
 def _read_qwen2(c: Config) -> Keys:
@@ -58,33 +42,35 @@ def _read_qwen2(c: Config) -> Keys:
 
 
 def _write_qwen2(m: ModelSpec) -> Keys:
-    return {**write_shape(m, without=["head_dim"]), **write_rope(m), **_write_late_windows(m)}
+    return {**common.write_shape(m, without=["head_dim"]), **common.write_rope(m), **_write_late_windows(m)}
 
 
 def _read_qwen3(c: Config) -> Keys:
-    return {**gated(c), **biases(c), **_late_windows(c), "qk_norm": "head"}
+    return {**gated(c), **common.biases(c), **_late_windows(c), "qk_norm": "head"}
 
 
 def _write_qwen3(m: ModelSpec) -> Keys:
-    return {**write_shape(m), **write_rope(m), **_write_late_windows(m), "attention_bias": m.qkv_bias}
+    return {**common.write_shape(m), **common.write_rope(m), **_write_late_windows(m), "attention_bias": m.qkv_bias}
 
 
 def _late_windows(c: Config) -> Keys:
     """Qwen's rule: with `use_sliding_window`, layers from `max_window_layers` on have the window."""
     if not c["use_sliding_window"]:
-        return windows((), None)
-    return by_layer_types(c, [i >= c["max_window_layers"] for i in range(c["num_hidden_layers"])])
+        return common.windows((), None)
+    return common.by_layer_types(c, [i >= c["max_window_layers"] for i in range(c["num_hidden_layers"])])
 
 
 def _write_late_windows(m: ModelSpec) -> Keys:
     slides = m.sliding_window is not None
-    return {"use_sliding_window": slides, "sliding_window": m.sliding_window, "layer_types": write_layer_types(m)}
+    types = common.write_layer_types(m)
+    return {"use_sliding_window": slides, "sliding_window": m.sliding_window, "layer_types": types}
 
 
 def _read_smollm3(c: Config) -> Keys:
     has_rope, without = rope_layers(c)
-    window = by_layer_types(c, [not t for t in has_rope]) if c["use_sliding_window"] else windows((), None)
-    return {**gated(c), **biases(c), **window, "mlp_bias": c["mlp_bias"], "rope_every_not": without}
+    slides = c["use_sliding_window"]
+    window = common.by_layer_types(c, [not turns for turns in has_rope]) if slides else common.windows((), None)
+    return {**gated(c), **common.biases(c), **window, "mlp_bias": c["mlp_bias"], "rope_every_not": without}
 
 
 def rope_layers(c: Config) -> tuple[list[bool], int | None]:
@@ -101,46 +87,42 @@ def rope_layers(c: Config) -> tuple[list[bool], int | None]:
 
 def _write_smollm3(m: ModelSpec) -> Keys:
     has_rope = [int(m.has_rope(layer)) for layer in range(m.num_hidden_layers)]
-    own = {**write_rope(m), "attention_bias": m.qkv_bias, "mlp_bias": m.mlp_bias, "no_rope_layers": has_rope}
-    return write_shape(m, without=["head_dim"], **own, **_write_late_windows(m))
+    own = {**common.write_rope(m), "attention_bias": m.qkv_bias, "mlp_bias": m.mlp_bias, "no_rope_layers": has_rope}
+    return common.write_shape(m, without=["head_dim"], **own, **_write_late_windows(m))
 
 
 def _read_olmo(c: Config) -> Keys:
-    keys = {**gated(c), **biases(c), "norm_type": "nonparametric", "clip_qkv": c["clip_qkv"]}
-    return {**keys, "norm_eps": 1e-5}
+    return {**gated(c), **common.biases(c), "norm_type": "nonparametric", "clip_qkv": c["clip_qkv"], "norm_eps": 1e-5}
 
 
 def _write_olmo(m: ModelSpec) -> Keys:
-    own = {**write_rope(m), "attention_bias": m.qkv_bias, "clip_qkv": m.clip_qkv}
-    return write_shape(m, without=["head_dim", "rms_norm_eps"], **own)
+    own = {**common.write_rope(m), "attention_bias": m.qkv_bias, "clip_qkv": m.clip_qkv}
+    return common.write_shape(m, without=["head_dim", "rms_norm_eps"], **own)
 
 
 def _read_olmo2(c: Config) -> Keys:
-    return {**gated(c), **biases(c), "norm_position": "post", "qk_norm": "full"}
+    return {**gated(c), **common.biases(c), "norm_position": "post", "qk_norm": "full"}
 
 
 def _write_olmo2(m: ModelSpec) -> Keys:
-    return write_shape(m, without=["head_dim"], **write_rope(m), attention_bias=m.qkv_bias)
+    return common.write_shape(m, without=["head_dim"], **common.write_rope(m), attention_bias=m.qkv_bias)
 
 
 def _read_starcoder2(c: Config) -> Keys:
-    bias = c["use_bias"]
     return {
-        **shape({**c, "head_dim": None}),
-        **all_layers(c),
-        "qkv_bias": bias,
-        "o_bias": bias,
-        "mlp_bias": bias,
-        "mlp_type": mlp_type(c["hidden_act"], gated=False),
+        **common.shape({**c, "head_dim": None}),
+        **common.all_layers(c),
+        **dict.fromkeys(("qkv_bias", "o_bias", "mlp_bias"), c["use_bias"]),
+        "mlp_type": common.mlp_type(c["hidden_act"], gated=False),
         "norm_type": "layernorm",
         "norm_eps": c["norm_epsilon"],
-        "rope": rope(c),
+        "rope": common.rope(c),
     }
 
 
 def _write_starcoder2(m: ModelSpec) -> Keys:
     own = {"use_bias": m.mlp_bias, "norm_epsilon": m.norm_eps, "sliding_window": m.sliding_window}
-    return write_shape(m, without=["head_dim", "rms_norm_eps"], **write_rope(m), **own)
+    return common.write_shape(m, without=["head_dim", "rms_norm_eps"], **common.write_rope(m), **own)
 
 
 FAMILIES = (

@@ -7,30 +7,20 @@ Nemotron-H   RMSNorm, no positions; a layer is a single part: M Mamba  * attenti
 from __future__ import annotations
 
 from scalewright.spec.errors import unknown
-from scalewright.spec.families.common import (
-    EXPERTS,
-    Config,
-    Keys,
-    ModelFamily,
-    grouped_experts,
-    mlp_type,
-    repeating,
-    rope,
-    shape,
-)
-from scalewright.spec.families.llama import biases
+from scalewright.spec.families import common
+from scalewright.spec.families.common import EXPERTS, Config, Keys, ModelFamily
 from scalewright.spec.model import LayerKind
 
 
 def _read_nemotron(c: Config) -> Keys:
     return {
-        **shape(c),
-        **biases(c),
+        **common.shape(c),
+        **common.biases(c),
         "mlp_bias": c["mlp_bias"],
-        "mlp_type": mlp_type(c["hidden_act"], gated=False),
+        "mlp_type": common.mlp_type(c["hidden_act"], gated=False),
         "norm_type": "layernorm_plus_one",
         "norm_eps": c["norm_eps"],
-        "rope": rope(c, fraction=0.5),
+        "rope": common.rope(c, fraction=0.5),
     }
 
 
@@ -44,26 +34,23 @@ KINDS: dict[str, LayerKind] = {
 
 
 def _read_nemotron_h(c: Config) -> Keys:
-    letters = list(c["layers_block_type"] or c.get("hybrid_override_pattern") or DEFAULT_LAYERS)
+    default = ("linear_attention", "moe", "full_attention", "mlp")
+    letters = list(c["layers_block_type"] or c.get("hybrid_override_pattern") or default)
     for letter in letters:
         if letter not in KINDS:
             raise unknown("kind of layer", str(letter), KINDS, "config.json: hybrid_override_pattern")
     kinds = [KINDS[letter] for letter in letters]
+    dense = [i for i, letter in enumerate(letters) if letter in ("-", "mlp")]
     return {
-        **shape({**c, "num_hidden_layers": len(kinds)}),
-        "layer_pattern": repeating(kinds),
-        "mlp_type": mlp_type(c["mlp_hidden_act"], gated=False),
+        **common.shape({**c, "num_hidden_layers": len(kinds)}),
+        "layer_pattern": common.repeating(kinds),
+        "mlp_type": common.mlp_type(c["mlp_hidden_act"], gated=False),
         "norm_eps": c["layer_norm_epsilon"],
         "positions": "none",
         "mamba": _mamba(c) if "mamba" in kinds else None,
-        "moe": _experts(c, [i for i, letter in enumerate(letters) if letter in ("-", "mlp")])
-        if {"E", "moe"} & set(letters)
-        else None,
+        "moe": _experts(c, dense) if {"E", "moe"} & set(letters) else None,
         "mtp_layers": c["num_nextn_predict_layers"],
     }
-
-
-DEFAULT_LAYERS = ("linear_attention", "moe", "full_attention", "mlp")
 
 
 def _mamba(c: Config) -> Keys:
@@ -79,7 +66,7 @@ def _mamba(c: Config) -> Keys:
 
 
 def _experts(c: Config, dense: list[int]) -> Keys:
-    return grouped_experts(
+    return common.grouped_experts(
         c,
         latent_size=c["moe_latent_size"],
         num_shared_experts=1,
@@ -90,25 +77,11 @@ def _experts(c: Config, dense: list[int]) -> Keys:
     )
 
 
+NAMES = {"layer_types": "layers_block_type", "mamba_n_groups": "n_groups", "mamba_chunk_size": "chunk_size", **EXPERTS}
+NAMES |= {"mamba_d_conv": "conv_kernel", "mamba_conv_bias": "use_conv_bias"}
+BIASES = ("use_bias", "mlp_bias", "attention_bias", "mamba_proj_bias")
+ONLY: Keys = {**dict.fromkeys(BIASES, False), "sliding_window": None}
 FAMILIES = (
     ModelFamily("nemotron", _read_nemotron, partial_rotary=True),
-    ModelFamily(
-        "nemotron_h",
-        _read_nemotron_h,
-        aliases={
-            "layer_types": "layers_block_type",
-            **EXPERTS,
-            "mamba_n_groups": "n_groups",
-            "mamba_d_conv": "conv_kernel",
-            "mamba_conv_bias": "use_conv_bias",
-            "mamba_chunk_size": "chunk_size",
-        },
-        refused={
-            "use_bias": False,
-            "mlp_bias": False,
-            "attention_bias": False,
-            "mamba_proj_bias": False,
-            "sliding_window": None,
-        },
-    ),
+    ModelFamily("nemotron_h", _read_nemotron_h, aliases=NAMES, refused=ONLY),
 )

@@ -19,19 +19,12 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from scalewright.spec.base import Spec, read_yaml
+from scalewright.spec.base import Spec, from_keys, read_yaml
 from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.hardware import topology
 from scalewright.spec.hardware.device_families import FAMILIES, OTHER
-from scalewright.spec.hardware.devices import DATA, DeviceSpec, Link, device_names, find_device, fold, load_device
-from scalewright.spec.hardware.topology import (
-    Fabric,
-    Level,
-    Measured,
-    build_levels,
-    default_devices_per_node,
-    usual_fabric,
-    usual_link,
-)
+from scalewright.spec.hardware.devices import DATA, DeviceSpec, Link, device_names, find_device, fold, load_device, once
+from scalewright.spec.hardware.topology import Fabric, Level, Measured
 
 LOCAL = "local"
 NETWORK = "network_bytes_per_s"
@@ -50,21 +43,16 @@ class ClusterSpec(Spec):
     price_per_device_hour: float | None = Field(None, ge=0)
     notes: tuple[str, ...] = ()
 
-    @model_validator(mode="before")
-    @classmethod
+    @from_keys
     def _derive(cls, data: Any) -> Any:
         """Turns `device: NAME` and `link`/`fabric` into the device's facts and levels."""
-        if not isinstance(data, dict):
-            return data
         if "device" not in data:
-            raise UserError(
-                "a cluster needs a device", "device", "add `device: NAME`, or start from a preset with `like: NAME`"
-            )
-        data = dict(data)
+            how = "add `device: NAME`, or start from a preset with `like: NAME`"
+            raise UserError("a cluster needs a device", "device", how)
         device = data["device"] = _device(data["device"])
         data.setdefault("name", device.id)
         if data.get("devices_per_node") is None:
-            data["devices_per_node"] = default_devices_per_node(device)
+            data["devices_per_node"] = topology.default_devices_per_node(device)
         given = {key: data.pop(key) for key in ("link", "fabric") if key in data}
         if data.get("levels"):
             if given:
@@ -73,9 +61,9 @@ class ClusterSpec(Spec):
         per_node = data["devices_per_node"]
         if not isinstance(per_node, int) or per_node < 1:
             return {**data, "levels": ()}  # the field's own check raises the error
-        link = Link.parse(given["link"], "link") if given.get("link") else usual_link(device, per_node)
-        fabric = Fabric.parse(given["fabric"], "fabric") if given.get("fabric") else usual_fabric(device)
-        data["levels"] = build_levels(device, per_node, link, fabric)
+        link = Link.parse(given["link"], "link") if given.get("link") else topology.usual_link(device, per_node)
+        fabric = Fabric.parse(given["fabric"], "fabric") if given.get("fabric") else topology.usual_fabric(device)
+        data["levels"] = topology.build_levels(device, per_node, link, fabric)
         if data.get("nodes") is None and fabric is None:
             data["nodes"] = max(1, (data["levels"][-1].size or 1) // per_node)
         return data
@@ -85,19 +73,13 @@ class ClusterSpec(Spec):
         sizes = [level.size for level in self.levels]
         inner = [size for size in sizes[:-1] if size is not None]
         if len(inner) != len(sizes) - 1 or inner != sorted(set(inner)) or (sizes[-1] or 2**60) <= max(inner, default=0):
-            raise UserError(
-                f"level sizes are {sizes}",
-                "levels",
-                "list them from the inside out, each larger; only the last may be null",
-            )
+            how = "list them from the inside out, each larger; only the last may be null"
+            raise UserError(f"level sizes are {sizes}", "levels", how)
         outermost, total = sizes[-1], self.devices
         if outermost is not None and (total is None or total > outermost):
             size = "any number of nodes" if total is None else f"{total} devices"
-            raise UserError(
-                f"{size}, but no level joins more than {outermost}",
-                "levels",
-                f"add a fabric, or set nodes: {max(1, outermost // self.devices_per_node)}",
-            )
+            how = f"add a fabric, or set nodes: {max(1, outermost // self.devices_per_node)}"
+            raise UserError(f"{size}, but no level joins more than {outermost}", "levels", how)
         return self
 
     @property
@@ -113,11 +95,8 @@ class ClusterSpec(Spec):
     @property
     def assumed(self) -> tuple[str, ...]:
         """Assumed figures, one line each, which no source gives. A CPU needs no family: it is timed."""
-        lines = [
-            f"{level.name} {level.bytes_per_s:.4g} bytes/s: {level.source}"
-            for level in self.levels
-            if level.source.startswith("assumed")
-        ]
+        assumed = [level for level in self.levels if level.source.startswith("assumed")]
+        lines = [f"{level.name} {level.bytes_per_s:.4g} bytes/s: {level.source}" for level in assumed]
         device = self.device
         if device.family is None and device.resolved_family is OTHER and device.kind != "cpu":
             lines.append(f"family {OTHER.name} (device {device.id} gives none of {', '.join(FAMILIES)})")
@@ -127,11 +106,8 @@ class ClusterSpec(Spec):
         """Raises UserError when the cluster has fewer devices than that."""
         if self.devices is not None and devices > self.devices:
             have = f"{self.devices} device" + ("s" if self.devices > 1 else "")
-            raise UserError(
-                f"{devices} devices are asked for, but {self.name} has {have}",
-                "cluster",
-                f"ask for at most {self.devices}, or give a cluster with more nodes and a fabric",
-            )
+            how = f"ask for at most {self.devices}, or give a cluster with more nodes and a fabric"
+            raise UserError(f"{devices} devices are asked for, but {self.name} has {have}", "cluster", how)
 
     def effective_levels(self) -> tuple[Level, ...]:
         """The levels, with measured rates in place of published ones where there are any."""
@@ -167,14 +143,11 @@ def _device(data: Any) -> DeviceSpec:
 @lru_cache(maxsize=1)
 def _entries() -> tuple[dict[str, dict[str, object]], dict[str, str]]:
     """The presets as written, by name; and their names by folded name or alias."""
-    entries: dict[str, dict[str, Any]] = {}
-    names: dict[str, str] = {}
-    for name, entry in read_yaml(DATA / "clusters.yaml").items():
-        entry = dict(entry)
-        for alias in (name, *entry.pop("aliases", ())):
-            if names.setdefault(fold(alias), name) != name:
-                raise ValueError(f"'{alias}' names both {names[fold(alias)]} and {name}")
-        entries[name] = {"name": name, **entry}
+    written = read_yaml(DATA / "clusters.yaml")
+    names = once((fold(alias), name) for name, keys in written.items() for alias in (name, *keys.get("aliases", ())))
+    entries = {name: {"name": name, **keys} for name, keys in written.items()}
+    for entry in entries.values():
+        entry.pop("aliases", None)
     return entries, names
 
 
@@ -196,7 +169,7 @@ def cluster_names() -> list[str]:
 
 
 def load_cluster(
-    source: str | Path | dict[str, Any] | ClusterSpec, local: Callable[[], ClusterSpec] | None = None
+    source: str | Path | dict[str, object] | ClusterSpec, local: Callable[[], ClusterSpec] | None = None
 ) -> ClusterSpec:
     """The cluster of a name, a path or a dict; `local()` returns that of "local". Raises UserError."""
     if isinstance(source, ClusterSpec):
@@ -205,14 +178,11 @@ def load_cluster(
         return _from_dict(source, "cluster", local)
     if isinstance(source, str) and fold(source) == LOCAL:
         if local is None:
-            raise UserError(
-                "'local' must inspect this machine", "cluster", "use scalewright.machine.local.find_cluster"
-            )
+            how = "use scalewright.machine.local.find_cluster"
+            raise UserError("'local' must inspect this machine", "cluster", how)
         return local()
-    if isinstance(source, str):
-        cluster = _by_name(source)
-        if cluster is not None:
-            return cluster
+    if isinstance(source, str) and (cluster := _by_name(source)) is not None:
+        return cluster
     if _is_path(source):
         data = read_yaml(source)
         if not isinstance(data, dict):
@@ -224,9 +194,8 @@ def load_cluster(
 
 def _is_path(source: str | Path) -> bool:
     text = str(source)
-    return (
-        isinstance(source, Path) or text.endswith((".yaml", ".yml", ".json")) or os.sep in text or Path(text).is_file()
-    )
+    named = text.endswith((".yaml", ".yml", ".json")) or os.sep in text
+    return isinstance(source, Path) or named or Path(text).is_file()
 
 
 def _by_name(name: str) -> ClusterSpec | None:
@@ -234,8 +203,7 @@ def _by_name(name: str) -> ClusterSpec | None:
     entries, names = _entries()
     if fold(name) in names:
         return _preset(names[fold(name)])
-    device = find_device(name)
-    if device is None:
+    if (device := find_device(name)) is None:
         return None
     usual = next((preset for preset, entry in entries.items() if entry["device"] == device.id), None)
     if usual is not None:

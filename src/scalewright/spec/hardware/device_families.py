@@ -33,24 +33,22 @@ class Family:
         return FAMILIES[self.like] if self.like else self
 
 
-FAMILIES = {
-    family.name: family
-    for family in (
-        Family("pascal", like="volta"),
-        Family("volta"),
-        Family("turing", like="volta"),
-        Family("ampere"),
-        Family("ada", like="hopper"),
-        Family("hopper", newer_attention=True),
-        Family("blackwell", newer_attention=True, bound_by_power=True),
-        Family("blackwell-ultra", like="blackwell", fast_exponentials=True),
-        Family("tpu"),
-        Family("amd"),
-        Family("trainium", like="other"),
-        Family("apple", like="other"),
-        Family("other"),
-    )
-}
+_RECORDS = (
+    Family("pascal", like="volta"),
+    Family("volta"),
+    Family("turing", like="volta"),
+    Family("ampere"),
+    Family("ada", like="hopper"),
+    Family("hopper", newer_attention=True),
+    Family("blackwell", newer_attention=True, bound_by_power=True),
+    Family("blackwell-ultra", like="blackwell", fast_exponentials=True),
+    Family("tpu"),
+    Family("amd"),
+    Family("trainium", like="other"),
+    Family("apple", like="other"),
+    Family("other"),
+)
+FAMILIES = {family.name: family for family in _RECORDS}
 OTHER = FAMILIES["other"]  # of a device without a family
 PRICED = tuple(family.name for family in FAMILIES.values() if family.like is None)  # have constants
 

@@ -7,19 +7,16 @@
       link      the scale-up link: NVLink, xGMI, ICI   bytes/s ONE way per device, all of its links together
       host, network                                    bytes/s one way per device: PCIe and its NIC
 
-Traps of data sheets, converted in the data: tensor rates printed with 2:4 sparsity are halved, link rates
-printed two-way are halved, and GB is 1e9 bytes while a driver reports binary sizes. The data and their
-sources are in `data/*.yaml`; `recalled` names figures that were written from memory.
-
-Which known device a GPU is, from the name that its driver gives; a name that no device has is nobody.
-
-The devices' `driver_names` (spec/hardware/data) are whole names rather than a search for "H100" in them: an
-"RTX 4090 Laptop GPU", an "RTX 3090 Ti" or an "H200 NVL" is another device with other peaks, and a slice of a
-GPU (MIG) is not the GPU.
+Traps of data sheets, converted in the data: tensor rates printed with 2:4 sparsity are halved, link rates printed
+two-way are halved, and GB is 1e9 bytes while a driver reports binary sizes. The data and their sources are in
+`data/*.yaml`; `recalled` names figures that were written from memory. `driver_names` are whole names rather than a
+search for "H100" in them: an "RTX 4090 Laptop GPU", an "RTX 3090 Ti" or an "H200 NVL" is another device with other
+peaks, and a slice of a GPU (MIG) is not the GPU.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -76,7 +73,7 @@ class DeviceSpec(Spec):
     kind: Literal["gpu", "tpu", "npu", "cpu", "mps"]
     family: str | None = None  # a name of spec/hardware/device_families.py; null: `resolved_family`
     aliases: tuple[str, ...] = ()
-    driver_names: tuple[str, ...] = ()  # as CUDA and ROCm report it, less the brand (spec/hardware/driver_names.py)
+    driver_names: tuple[str, ...] = ()  # as CUDA and ROCm report it, less the brand
     peaks: Peaks
     peak_source: Literal["published", "measured"] = "published"
     memory_bytes: float = Field(gt=0)
@@ -134,10 +131,9 @@ class DeviceSpec(Spec):
 def _devices() -> dict[str, DeviceSpec]:
     """Every device of the data files, by id, in their order."""
     table: dict[str, DeviceSpec] = {}
-    for vendor in VENDOR_FILES:
-        path = DATA / f"{vendor}.yaml"
-        for identifier, facts in read_yaml(path).items():
-            table[identifier] = DeviceSpec.parse({"id": identifier, **facts}, where=f"{path.name}: {identifier}")
+    for file in (f"{vendor}.yaml" for vendor in VENDOR_FILES):
+        for identifier, facts in read_yaml(DATA / file).items():
+            table[identifier] = DeviceSpec.parse({"id": identifier, **facts}, where=f"{file}: {identifier}")
     return table
 
 
@@ -148,13 +144,17 @@ def fold(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _ids_by_name() -> dict[str, str]:
-    """Ids by folded id or alias; raises ValueError for one that two devices have."""
-    names: dict[str, str] = {}
-    for device in _devices().values():
-        for name in (device.id, *device.aliases):
-            if names.setdefault(fold(name), device.id) != device.id:
-                raise ValueError(f"'{name}' names both {names[fold(name)]} and {device.id}")
-    return names
+    names = [(name, device.id) for device in devices() for name in (device.id, *device.aliases)]
+    return once((fold(name), key) for name, key in names)
+
+
+def once(names: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """What each name stands for; raises ValueError for one that stands for two things: a mistake in the data."""
+    by_name: dict[str, str] = {}
+    for name, key in names:
+        if by_name.setdefault(name, key) != key:
+            raise ValueError(f"'{name}' names both {by_name[name]} and {key}")
+    return by_name
 
 
 def devices() -> tuple[DeviceSpec, ...]:
@@ -175,32 +175,22 @@ def find_device(name: str) -> DeviceSpec | None:
 
 def load_device(name: str) -> DeviceSpec:
     """The device of this id or alias; raises UserError with the nearest names."""
-    device = find_device(name)
-    if device is None:
+    if (device := find_device(name)) is None:
         raise unknown("device", name, device_names(), more="`scalewright presets clusters` lists them")
     return device
-
-
-BRANDS = ("nvidia ", "tesla ", "amd ")
 
 
 def _plain(name: str) -> str:
     """A driver's name without its brand, in lower case."""
     text = " ".join(name.lower().split())
-    for brand in BRANDS:
+    for brand in ("nvidia ", "tesla ", "amd "):
         text = text.removeprefix(brand)
     return text
 
 
 @lru_cache(maxsize=1)
-def _by_driver_name() -> dict[str, DeviceSpec]:
-    """Devices by plain name; a name that two devices claim is a mistake in the data."""
-    by_name: dict[str, DeviceSpec] = {}
-    for device in devices():
-        for name in map(_plain, device.driver_names):
-            if by_name.setdefault(name, device) is not device:
-                raise ValueError(f"drivers call both {by_name[name].id} and {device.id} '{name}'")
-    return by_name
+def _ids_by_driver_name() -> dict[str, str]:
+    return once((_plain(name), device.id) for device in devices() for name in device.driver_names)
 
 
 def match_gpu(name: str, memory_bytes: float | None = None) -> DeviceSpec | None:
@@ -209,7 +199,7 @@ def match_gpu(name: str, memory_bytes: float | None = None) -> DeviceSpec | None
     `memory_bytes` is what the driver reports: under four fifths of the nominal size it is a slice of the
     device (MIG, vGPU), whose peaks nobody published.
     """
-    device = _by_driver_name().get(_plain(name))
+    device = _devices().get(_ids_by_driver_name().get(_plain(name), ""))
     if device is None or (memory_bytes is not None and memory_bytes < 0.8 * device.memory_bytes):
         return None
     return device

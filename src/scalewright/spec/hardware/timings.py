@@ -31,10 +31,9 @@ BF16_MARGIN = 1.1  # that bf16 products must gain: copies of fp32 weights and el
 class TimingCurve(Spec):
     """The times of one kernel or message.
 
-    Sizes are FLOPs of the forward (linear; attention over the full square, with heads of 64 or, narrow, of
-    32), elements (add, optimizer), bytes that the forward reads and writes (of an embedding's backward: those
-    of its table), bytes of the whole tensor (messages), or operators (watched: the overhead of selective
-    recomputation on each).
+    Sizes are FLOPs of the forward (linear; attention over the full square, with heads of 64 or, narrow, of 32),
+    elements (add, optimizer), bytes that the forward reads and writes (of an embedding's backward: those of its table),
+    bytes of the whole tensor (messages), or operators (watched: the overhead of selective recomputation on each).
     """
 
     what: Timed

@@ -20,18 +20,10 @@ from scalewright.spec.hardware.timings import Timings
 
 LevelName = Literal["device", "domain", "node", "fabric"]
 LevelKind = Literal[
-    "memory",
-    "nvlink",
-    "xgmi",
-    "ici",
-    "neuronlink",
-    "pcie",
-    "shared-memory",
-    "loopback",
-    "infiniband",
-    "ethernet",
+    "memory", "nvlink", "xgmi", "ici", "neuronlink", "pcie", "shared-memory", "loopback", "infiniband", "ethernet",
     "dcn",
-]
+]  # fmt: skip
+FabricKind = Literal["infiniband", "ethernet", "dcn"]
 
 _NCCL = "NCCL's own tuning constants (src/graph/tuning.cc, hwLat, ring, Simple)"
 _RCCL = "RCCL's own tuning constants (tuning model, hwLat, ring, Simple)"
@@ -68,7 +60,7 @@ class Level(Spec):
 class Fabric(Spec):
     """The network between nodes, as a preset or a file gives it."""
 
-    kind: Literal["infiniband", "ethernet", "dcn"] = "infiniband"
+    kind: FabricKind = "infiniband"
     bytes_per_s: float = Field(gt=0)
     latency_s: float | None = Field(None, ge=0)
     source: str = "as given"
@@ -96,10 +88,8 @@ class Measured(Spec):
 
 def default_devices_per_node(device: DeviceSpec) -> int:
     """The usual devices of a node: those of its host or domain, else eight GPUs on PCIe, else one."""
-    if device.devices_per_host:
-        return device.devices_per_host
     domain = device.link.domain if device.link else 1
-    return max(domain, 8) if device.kind == "gpu" else domain
+    return device.devices_per_host or (max(domain, 8) if device.kind == "gpu" else domain)
 
 
 def usual_link(device: DeviceSpec, per_node: int) -> Link | None:
@@ -113,9 +103,10 @@ def usual_fabric(device: DeviceSpec) -> Fabric | None:
     """The network of the device's own figures; None without one."""
     if device.network_bytes_per_s is None:
         return None
-    kind: Literal["dcn", "ethernet", "infiniband"] = {"tpu": "dcn", "npu": "ethernet"}.get(device.kind, "infiniband")  # type: ignore[assignment]
+    kinds: dict[str, FabricKind] = {"tpu": "dcn", "npu": "ethernet"}
     sourced = "network_bytes_per_s" not in device.recalled and "all" not in device.recalled
     source = device.sources[0] if sourced else f"assumed: the usual network of {device.name}, written from memory"
+    kind = kinds.get(device.kind, "infiniband")
     return Fabric(kind=kind, bytes_per_s=device.network_bytes_per_s, source=source)
 
 
@@ -123,16 +114,8 @@ def build_levels(device: DeviceSpec, per_node: int, link: Link | None, fabric: F
     """The levels of a device, its scale-up link and a fabric."""
 
     def level(name: LevelName, kind: LevelKind, size: int | None, rate: float, source: str, **more: Any) -> Level:
-        latency = more.pop("latency_s", None)
-        return Level(
-            name=name,
-            kind=kind,
-            size=size,
-            bytes_per_s=rate,
-            latency_s=LATENCY[kind][0] if latency is None else latency,
-            source=source,
-            **more,
-        )
+        more["latency_s"] = LATENCY[kind][0] if more.get("latency_s") is None else more["latency_s"]
+        return Level(name=name, kind=kind, size=size, bytes_per_s=rate, source=source, **more)
 
     facts = device.sources[0]
     levels = [level("device", "memory", 1, device.memory_bytes_per_s, facts)]
@@ -141,11 +124,8 @@ def build_levels(device: DeviceSpec, per_node: int, link: Link | None, fabric: F
         levels.append(level("domain", link.kind, link.domain, link.bytes_per_s, facts, **shape))
     if per_node > (levels[-1].size or 1):
         if device.host_bytes_per_s is None:
-            raise UserError(
-                f"the link that joins {per_node} {device.name} in a node is not known",
-                "cluster",
-                "give a link, or levels",
-            )
+            how = "give a link, or levels"
+            raise UserError(f"the link that joins {per_node} {device.name} in a node is not known", "cluster", how)
         levels.append(level("node", "pcie", per_node, device.host_bytes_per_s, facts))
     if fabric:
         levels.append(level("fabric", fabric.kind, None, fabric.bytes_per_s, fabric.source, latency_s=fabric.latency_s))

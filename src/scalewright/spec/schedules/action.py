@@ -16,10 +16,9 @@ RECEIVES: frozenset[str] = frozenset({"receive_activation", "receive_gradient"})
 class Action(NamedTuple):
     """One action of a rank; `stage` is always a stage of that rank.
 
-    A send of an activation follows the forward of `stage`, a receive of one comes before it; gradients
-    likewise around the backward. `peer` is the rank at the other end of a message. `overlap` marks a forward
-    that the schedule's authors compute together with the next backward of the same rank; computing it first
-    gives the same numbers.
+    A send of an activation follows the forward of `stage`, a receive of one comes before it; gradients likewise around
+    the backward. `peer` is the rank at the other end of a message. `overlap` marks a forward that the schedule's
+    authors compute together with the next backward of the same rank; computing it first gives the same numbers.
     """
 
     kind: ActionKind

@@ -1,4 +1,4 @@
-"""The bubble in closed form, as published; elsewhere it is simulated.
+"""The bubble in closed form, as published (elsewhere it is simulated), and the activations that are alive.
 
     p ranks, v stages on each, m micro-batches; F, I, W seconds of one stage's forward, input and weight part
 
@@ -14,29 +14,18 @@
     pipedream        0                     Harlap et al. 2018: it fills once, not once a step
 
 Micro-batches and costs outside these conditions are timed by `simulate`. `idle_columns` gives the same
-formulas (kinds.py) for arrays, and beyond their conditions an estimate. Ranks that differ: `unequal.py`.
+formulas (kinds.py) for arrays, and beyond their conditions an estimate.
 
-Activations that are alive on a rank at once: they depend on the order alone, not on times.
+Where ranks cost differently, the pipelined part of a step is (`step_columns`, many pipelines at once)
 
-    forward        + 1     (one stage, one micro-batch)
-    backward       - 1
-    input part     - (1 - kept)     the weight part still needs `kept` of it: inputs of the matmuls, and
-    weight part    - kept           the gradients at their outputs
+    step = max over ranks k of   m t_k + idle(mean cost of the ranks beside k)
 
-Between its input part and its weight part an activation is `kept` of its size; the papers count it whole.
-
-The pipelined part of a step whose ranks cost differently, in closed form; many pipelines at once.
-
-    step = max over ranks k of   m t_k + idle(mean cost of the ranks beside k)     idle: bubble.py's formulas
-
-The slowest rank works without a pause but for fill and drain, which pass through the others' stages: GPipe
-exactly so (Huang et al. 2019 §2.3). 1F1B's rank k waits for F and B of the ranks before it once, and for
-those of the ranks after it at the start and again at the end, less its own work meanwhile: p-1-k
-forwards, and as many backwards (ours, found by the clock).
+The slowest rank works without a pause but for fill and drain, which pass through the others' stages: GPipe exactly so
+(Huang et al. 2019 §2.3). 1F1B's rank k waits for F and B of the ranks before it once, and for those of the ranks after
+it at the start and again at the end, less its own work meanwhile: p-1-k forwards, and as many backwards (ours, found
+by the clock), which is S where all are equal:
 
     S = F + B of the n = p-1-k ranks after k:   waits max(S - n F_k, 0) + max(S - n B_k, 0)
-
-which is S where all are equal.
 """
 
 from __future__ import annotations
@@ -145,9 +134,7 @@ def closed_form(
 def _holds(kind: str, ranks: int, micros: int, cost: StageCost, overlapped: float | None, common_end: bool) -> bool:
     """Whether a formula is exact for these sizes and costs."""
     f, i, w = cost.forward, cost.backward_input, cost.backward_weight
-    if kind == "pipedream":
-        return True
-    if kind == "zb-h1":
+    if kind in ("pipedream", "zb-h1"):
         return True
     if kind == "zb-interleaved":
         return micros >= ranks
@@ -155,8 +142,6 @@ def _holds(kind: str, ranks: int, micros: int, cost: StageCost, overlapped: floa
         return micros >= 2 * ranks - 1 and (w <= f <= i if common_end else f == i == w)
     return common_end and (overlapped is None or w <= f == i)
 
-
-# -- columns --------------------------------------------------------------------------------------
 
 Column = np.ndarray | float
 
@@ -176,8 +161,8 @@ def idle_columns(
 def peak_activations(schedule: Schedule, size: Sequence[float] | None = None, kept: float = 1.0) -> tuple[float, ...]:
     """The peak of each rank: micro-batches x stages, or bytes when `size` is the bytes of each stage.
 
-    With `kept` 1, as the papers count, only a whole backward or the weight part frees. The activation that a
-    running forward makes is counted.
+    A forward holds one, the activation that it makes counted; a backward frees it. Of a split one the weight part still
+    needs `kept` of it, inputs of the matmuls and the gradients at their outputs; 1, as the papers count: all of it.
     """
     change = {"forward": 1.0, "backward": -1.0, "backward_input": kept - 1.0, "backward_weight": -kept}
     peaks = []
@@ -204,14 +189,13 @@ class RankCost:
         return np.asarray(self.forward + self.backward)
 
 
+RankCosts = tuple[RankCost, RankCost, RankCost]
+Array = np.ndarray
+
+
 def step_columns(
-    kind: str,
-    ranks: np.ndarray,
-    virtual_stages: np.ndarray,
-    micro_batches: np.ndarray,
-    rank_costs: tuple[RankCost, RankCost, RankCost],
-    sums: RankCost,
-) -> np.ndarray:
+    kind: str, ranks: Array, virtual_stages: Array, micro_batches: Array, rank_costs: RankCosts, sums: RankCost
+) -> Array:
     """Seconds of the pipelined part of a step whose ranks cost differently, many pipelines of one kind.
 
     `rank_costs`: of the first rank, of the fullest between (as if it were the second), of the last.
@@ -225,11 +209,9 @@ def step_columns(
     for place, cost in zip(places, rank_costs, strict=True):
         others = np.maximum(p - 1, 1)
         f, b, w = (
-            np.maximum(sum_s - rank_s, 0.0) / others / chunks
-            for sum_s, rank_s in (
-                (sums.forward, cost.forward), (sums.backward, cost.backward), (sums.weight, cost.weight)
-            )
-        )  # fmt: skip
+            np.maximum(getattr(sums, part) - getattr(cost, part), 0.0) / others / chunks
+            for part in ("forward", "backward", "weight")
+        )
         idle = idle_columns(kind, p, v, m, f, b - w, w)
         if kind in ("1f1b", "interleaved"):
             idle = idle - _busy_meanwhile(place, p, m, cost, rank_costs, sums) / chunks
@@ -238,13 +220,8 @@ def step_columns(
 
 
 def _busy_meanwhile(
-    place: np.ndarray,
-    ranks: np.ndarray,
-    micro_batches: np.ndarray,
-    cost: RankCost,
-    rank_costs: tuple[RankCost, RankCost, RankCost],
-    sums: RankCost,
-) -> np.ndarray:
+    place: Array, ranks: Array, micro_batches: Array, cost: RankCost, rank_costs: RankCosts, sums: RankCost
+) -> Array:
     """Seconds that 1F1B's rank at `place` works instead of waiting, while later, faster ranks work.
 
     A rank with no more micro-batches than ranks after it runs all its forwards first, as GPipe does: 0.

@@ -1,6 +1,6 @@
-"""Builds a schedule from a kind and three sizes: every rank's order, then the messages.
+"""Builds a schedule from a kind and three sizes, which it checks: every rank's order, then its messages.
 
-Sends and receives, put among the computations so that in-order, blocking receives can't deadlock.
+Sends and receives stand among the computations so that in-order, blocking receives can't deadlock.
 
     rank 1:  ... receive_activation(stage 1, micro 3)  forward(1, 3)  send_activation(1, 3) ...
     rank 2:                                    ... receive_activation(2, 3)  forward(2, 3) ...
@@ -9,8 +9,6 @@ A send follows the computation of its tensor. A receive precedes the computation
 the receives of all messages that the same peer sent earlier: both ends have one order per pair of ranks and
 direction. That costs no time (the earlier message was sent before the needed one) and adds no cycle of waits
 to those of the computations. Two neighbouring stages on one rank need no message.
-
-The sizes that each kind of schedule needs, and the errors for others.
 
     kind                            virtual stages   micro-batches
     gpipe 1f1b zb-h1 pipedream      1                any
@@ -25,7 +23,7 @@ The virtual stages of dualpipe are the two ways; its model is cut into pp parts,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from scalewright.spec.errors import UserError
@@ -45,14 +43,10 @@ def schedule(kind: str, ranks: int, virtual_stages: int, micro_batches: int, pai
     """
     check_sizes(kind, ranks, virtual_stages, micro_batches)
     orders = [find_kind(kind).order(rank, ranks, virtual_stages, micro_batches) for rank in range(ranks)]
-    if not pairs:
-        orders = [
-            [action._replace(overlap=False) if action.overlap else action for action in order] for order in orders
-        ]
-    plain = Schedule(
-        kind, ranks, virtual_stages, micro_batches, stage_ranks(kind, ranks, virtual_stages), tuple(map(tuple, orders))
-    )
-    return with_messages(plain)
+    if find_kind(kind).paired and not pairs:
+        orders = [[action._replace(overlap=False) for action in order] for order in orders]
+    rank_of = stage_ranks(kind, ranks, virtual_stages)
+    return with_messages(Schedule(kind, ranks, virtual_stages, micro_batches, rank_of, tuple(map(tuple, orders))))
 
 
 # The sort of tensor that a computation needs from one neighbour stage and gives to the other.
@@ -70,14 +64,7 @@ def with_messages(plain: Schedule) -> Schedule:
                 channel = channels[rank, plain.rank_of[receive.stage]]
                 place[receive.kind, receive.stage, receive.micro] = (rank, len(channel))
                 channel.append(receive)
-    return Schedule(
-        plain.kind,
-        plain.ranks,
-        plain.virtual_stages,
-        plain.micro_batches,
-        plain.rank_of,
-        tuple(_weave(plain, rank, channels, place) for rank in range(plain.ranks)),
-    )
+    return replace(plain, actions=tuple(_weave(plain, rank, channels, place) for rank in range(plain.ranks)))
 
 
 def _weave(
@@ -90,10 +77,8 @@ def _weave(
     for index, action in enumerate(computations):
         # A pair that may be computed together needs both of its inputs first.
         unit = computations[index : index + 2] if action.overlap else (action,)
-        for needed in _needs(plain, unit):
-            if needed not in place:
-                continue
-            peer, position = place[needed]
+        needs = [(f"receive_{_TENSOR[a.kind]}", a.stage, a.micro) for a in unit if a.kind in _TENSOR]
+        for peer, position in (place[needed] for needed in needs if needed in place):  # others are on this rank
             while taken[peer] <= position:
                 woven.append(channels[peer, rank][taken[peer]])
                 taken[peer] += 1
@@ -106,8 +91,7 @@ def _weave(
 
 def _receive_of(plain: Schedule, action: Action) -> Action | None:
     """The receive of an action's result on another rank; None when no message is sent."""
-    tensor = _TENSOR.get(action.kind)
-    if tensor is None:
+    if (tensor := _TENSOR.get(action.kind)) is None:
         return None
     stage = plain.after(action.stage) if tensor == "activation" else plain.before(action.stage)
     rank = plain.rank_of[action.stage]
@@ -115,13 +99,6 @@ def _receive_of(plain: Schedule, action: Action) -> Action | None:
         return None
     kind: Message = "receive_activation" if tensor == "activation" else "receive_gradient"
     return Action(kind, stage, action.micro, rank)
-
-
-def _needs(plain: Schedule, actions: Sequence[Action]) -> list[tuple[str, int, int]]:
-    """The receives that these computations can't start without (some may be local: then none exists)."""
-    return [
-        ("receive_" + _TENSOR[action.kind], action.stage, action.micro) for action in actions if action.kind in _TENSOR
-    ]
 
 
 class SizeProblem(NamedTuple):
@@ -149,36 +126,27 @@ def find_problem(kind: str, ranks: int, virtual_stages: int, micro_batches: int)
         return problem
     record = find_kind(kind)
     if record.paired and micro_batches < 2 * ranks:
-        return SizeProblem(
-            f"{micro_batches} micro-batches are fewer than 2 x pp {ranks} = {2 * ranks}, which schedule {kind} needs",
-            micro_batches=2 * ranks,
-        )
+        few = f"{micro_batches} micro-batches are fewer than 2 x pp {ranks} = {2 * ranks}"
+        return SizeProblem(f"{few}, which schedule {kind} needs", micro_batches=2 * ranks)
     if record.both_ways and ranks % 2:
-        return SizeProblem(
-            f"schedule {kind} pairs the ranks but pp {ranks} is odd", "use schedule dualpipev, or an even pp"
-        )
+        how = "use schedule dualpipev, or an even pp"
+        return SizeProblem(f"schedule {kind} pairs the ranks but pp {ranks} is odd", how)
     if record.both_ways and micro_batches % 2:
-        return SizeProblem(
-            f"schedule {kind} halves the micro-batches but {micro_batches} is odd", micro_batches=micro_batches + 1
-        )
+        what = f"schedule {kind} halves the micro-batches but {micro_batches} is odd"
+        return SizeProblem(what, micro_batches=micro_batches + 1)
     return None
 
 
 def _stages_problem(kind: str, ranks: int, virtual_stages: int) -> SizeProblem | None:
     record = find_kind(kind)
-    other = record.sibling
     if record.stages == "several":
-        if virtual_stages > 1:
-            return None
-        instead = f"schedule {other}"
-        return SizeProblem(
-            f"schedule {kind} needs virtual_stages 2 or more but it is {virtual_stages}",
-            f"use {instead}" if ranks == 1 else f"use virtual_stages 2, or {instead}",
-        )
+        how = "use " + ("" if ranks == 1 else "virtual_stages 2, or ") + f"schedule {record.sibling}"
+        what = f"schedule {kind} needs virtual_stages 2 or more but it is {virtual_stages}"
+        return SizeProblem(what, how) if virtual_stages == 1 else None
     needed = 2 if record.stages == "two" else 1
     if virtual_stages == needed:
         return None
     how = f"use virtual_stages {needed}"
-    if record.stages == "one" and other and ranks > 1:
-        how += f", or schedule {other}"
+    if record.stages == "one" and record.sibling and ranks > 1:
+        how += f", or schedule {record.sibling}"
     return SizeProblem(f"schedule {kind} takes virtual_stages {needed} but it is {virtual_stages}", how)

@@ -39,12 +39,13 @@ class StageCost:
     @property
     def backward(self) -> float:
         """Seconds of a backward that isn't split."""
-        if self.whole_backward is not None:
-            return self.whole_backward
-        return self.backward_input + self.backward_weight
+        parts = self.backward_input + self.backward_weight
+        return parts if self.whole_backward is None else self.whole_backward
 
 
-Cost = StageCost | Sequence[StageCost] | Callable[[Action], float]
+Seconds = Callable[[Action], float]
+PairSeconds = Callable[[Action, Action], float]  # of a forward and a backward that are computed together
+Cost = StageCost | Sequence[StageCost] | Seconds
 
 
 @dataclass(frozen=True)
@@ -77,19 +78,15 @@ class Timing:
     @property
     def active(self) -> tuple[float, ...]:
         """Seconds from each rank's first computation to the end of its last (as Qi et al. 2023 count)."""
-        return tuple(self._active(rank) for rank in range(self.schedule.ranks))
-
-    def _active(self, rank: int) -> float:
-        actions = self.schedule.actions[rank]
-        spans = [span for action, span in zip(actions, self.spans[rank], strict=True) if action.kind in COMPUTE]
-        return max(end for _, end in spans) - min(start for start, _ in spans)
+        seconds = []
+        for actions, spans in zip(self.schedule.actions, self.spans, strict=True):
+            computed = [span for action, span in zip(actions, spans, strict=True) if action.kind in COMPUTE]
+            seconds.append(max(end for _, end in computed) - min(start for start, _ in computed))
+        return tuple(seconds)
 
 
 def simulate(
-    schedule: Schedule,
-    cost: Cost,
-    send: float | Callable[[Action], float] = 0.0,
-    overlapped: float | Callable[[Action, Action], float] | None = None,
+    schedule: Schedule, cost: Cost, send: float | Seconds = 0.0, overlapped: float | PairSeconds | None = None
 ) -> Timing:
     """When every action runs, given what each costs; raises Deadlock when an input never comes.
 
@@ -97,17 +94,11 @@ def simulate(
     how long a message occupies its link (0: it arrives at once). `overlapped` is the time of a forward and a
     backward that are computed together (`Action.overlap`); without it they run one after the other.
     """
-    clock = _Clock(
-        schedule,
-        _seconds(cost),
-        send if callable(send) else lambda _: send,
-        overlapped if overlapped is None or callable(overlapped) else lambda _forward, _backward: overlapped,
-    )
-    return clock.run()
+    together = overlapped if overlapped is None or callable(overlapped) else lambda _forward, _backward: overlapped
+    return _Clock(schedule, _seconds(cost), send if callable(send) else lambda _: send, together).run()
 
 
-def _seconds(cost: Cost) -> Callable[[Action], float]:
-    """Seconds of a computation, as a function of the action."""
+def _seconds(cost: Cost) -> Seconds:
     if callable(cost):
         return cost
     if isinstance(cost, StageCost):
@@ -128,13 +119,7 @@ class _Sent(NamedTuple):
 class _Clock:
     """The state of one simulation: each rank's time, messages on links, inputs that are ready."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        cost: Callable[[Action], float],
-        send: Callable[[Action], float],
-        overlapped: Callable[[Action, Action], float] | None,
-    ) -> None:
+    def __init__(self, schedule: Schedule, cost: Seconds, send: Seconds, overlapped: PairSeconds | None) -> None:
         self.schedule, self.cost, self.send, self.overlapped = schedule, cost, send, overlapped
         self.now = [0.0] * schedule.ranks
         self.busy = [0.0] * schedule.ranks
@@ -146,8 +131,7 @@ class _Clock:
         self.joint: dict[int, tuple[float, float]] = {}  # by rank: the span of the pair being computed
 
     def run(self) -> Timing:
-        runnable = deque(range(self.schedule.ranks))
-        blocked: set[int] = set()
+        runnable, blocked = deque(range(self.schedule.ranks)), set[int]()
         while runnable:
             rank = runnable.popleft()
             actions = self.schedule.actions[rank]
@@ -160,8 +144,7 @@ class _Clock:
                     blocked.remove(action.peer)
                     runnable.append(action.peer)
         if blocked:
-            stuck = {rank: self.schedule.actions[rank][len(self.spans[rank])] for rank in sorted(blocked)}
-            rank, action = next(iter(stuck.items()))
+            action = self.schedule.actions[rank := min(blocked)][len(self.spans[rank])]
             raise Deadlock(f"schedule {self.schedule.kind}: rank {rank} waits for ever in {_name(action)}")
         return Timing(self.schedule, tuple(map(tuple, self.spans)), tuple(self.busy))
 
@@ -169,8 +152,7 @@ class _Clock:
         """Runs the rank's next action; False when it must wait for a message."""
         start = end = self.now[rank]
         if action.kind in RECEIVES:
-            link = self.links[action.peer, rank]
-            if not link:
+            if not (link := self.links[action.peer, rank]):
                 return False
             end = self._receive(rank, action, start, link.popleft())
         elif action.kind in SENDS:
@@ -183,11 +165,8 @@ class _Clock:
     def _receive(self, rank: int, action: Action, now: float, sent: _Sent) -> float:
         """Takes a message off its link and returns when the rank goes on."""
         if sent.receive != (action.kind, action.stage, action.micro):
-            kind, stage, micro = sent.receive
-            raise Deadlock(
-                f"schedule {self.schedule.kind}: rank {rank} expects {_name(action)} "
-                f"but {kind} of stage {stage}, micro-batch {micro} is next"
-            )
+            coming = "{} of stage {}, micro-batch {}".format(*sent.receive)
+            raise Deadlock(f"schedule {self.schedule.kind}: rank {rank} expects {_name(action)} but {coming} is next")
         self.ready.add((action.kind.removeprefix("receive_"), action.stage, action.micro))
         link, spans = (action.peer, rank), self.spans[action.peer]
         begun = max(spans[sent.position][0], self.free[link], self.posted[link])
@@ -247,23 +226,19 @@ class _Clock:
     def _offer(self, action: Action) -> None:
         """Marks the results of a computation as ready on its own rank."""
         schedule, stage, micro = self.schedule, action.stage, action.micro
-        if action.kind == "forward":
-            self.ready.add(("kept", stage, micro))
-            self._pass(("activation", schedule.after(stage), micro), stage)
-        elif action.kind in ("backward", "backward_input"):
-            self.ready.discard(("kept", stage, micro))
-            self._pass(("gradient", schedule.before(stage), micro), stage)
-            if action.kind == "backward_input":
-                self.ready.add(("input part", stage, micro))
-        else:
+        if action.kind == "backward_weight":
             self.ready.discard(("input part", stage, micro))
-
-    def _pass(self, result: tuple[str, int | None, int], stage: int) -> None:
-        """Marks a result as ready for a neighbour stage on the same rank (others receive it as a message)."""
-        kind, neighbour, micro = result
-        rank_of = self.schedule.rank_of
-        if neighbour is not None and rank_of[neighbour] == rank_of[stage]:
-            self.ready.add((kind, neighbour, micro))
+            return
+        if action.kind == "forward":
+            result, neighbour = "activation", schedule.after(stage)
+            self.ready.add(("kept", stage, micro))
+        else:
+            result, neighbour = "gradient", schedule.before(stage)
+            self.ready.discard(("kept", stage, micro))
+        if action.kind == "backward_input":
+            self.ready.add(("input part", stage, micro))
+        if neighbour is not None and schedule.rank_of[neighbour] == schedule.rank_of[stage]:
+            self.ready.add((result, neighbour, micro))  # other ranks receive it as a message
 
 
 def _name(action: Action) -> str:

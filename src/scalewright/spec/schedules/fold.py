@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 
-from scalewright.spec.schedules.action import Action, Compute
+from scalewright.spec.schedules.action import Action
 
 
 class _Tape:
@@ -27,29 +27,25 @@ class _Tape:
         self._waiting: deque[tuple[int, int]] = deque()  # input parts whose weight part is pending
 
     def forward(self, stage: int, overlap: bool = False) -> None:
-        self._add("forward", stage, self._take("forward", stage), overlap)
+        self.actions.append(Action("forward", stage, self._take("forward", stage), overlap=overlap))
 
     def backward(self, stage: int, split: bool = False) -> None:
         micro = self._take("backward", stage)
-        self._add("backward_input" if split else "backward", stage, micro)
+        self.actions.append(Action("backward_input" if split else "backward", stage, micro))
         if split:
             self._waiting.append((stage, micro))
 
     def weight(self, stage: int | None = None) -> None:
         """Adds the oldest pending weight part (of one stage, if given); nothing when none is pending."""
-        for unit in self._waiting:
-            if stage is None or unit[0] == stage:
-                self._waiting.remove(unit)
-                self._add("backward_weight", *unit)
-                return
+        unit = next((unit for unit in self._waiting if stage in (None, unit[0])), None)
+        if unit is not None:
+            self._waiting.remove(unit)
+            self.actions.append(Action("backward_weight", *unit))
 
     def _take(self, kind: str, stage: int) -> int:
         micro = self._next[kind, stage]
         self._next[kind, stage] += 1
         return micro
-
-    def _add(self, kind: Compute, stage: int, micro: int, overlap: bool = False) -> None:
-        self.actions.append(Action(kind, stage, micro, overlap=overlap))
 
 
 def zbv(rank: int, ranks: int, _chunks: int, micros: int) -> list[Action]:

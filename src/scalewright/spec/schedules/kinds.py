@@ -9,7 +9,7 @@
     alive    micro-batches whose activations a rank holds, in whole ranks' worth
 
 Formulas are over columns: p ranks, v virtual stages, m micro-batches; f, i, w seconds of one stage's forward,
-input part and weight part. `alive` (memory.py counts it by action):
+input part and weight part. `alive` (bubble.py counts it by action):
 
     gpipe            m                                       Huang et al. 2019 §2.3
     1f1b, pipedream  min(m, p - r)                           Narayanan et al. 2021a §3
@@ -87,9 +87,6 @@ class Kind:
         return ranks if self.both_ways else ranks * virtual_stages
 
 
-# -- idle time ------------------------------------------------------------------------------------
-
-
 def _fill(p: Column, v: Column, m: Column, f: Column, i: Column, w: Column) -> Column:
     return (p - 1) * (f + i + w)
 
@@ -125,9 +122,6 @@ def _pairs(depth: Column, f: Column, i: Column, w: Column) -> Column:
     return (depth - 1) * (f + i - np.minimum(w, i)) + np.maximum(0, (depth - 1) * (i - f) - f)
 
 
-# -- micro-batches alive --------------------------------------------------------------------------
-
-
 def _loop_alive(p: Column, v: Column, m: Column, rank: Column) -> Column:
     """Interleaved 1F1B; with one chunk, 1F1B (measured runs may set chunks without the kind)."""
     chunks = np.minimum(m * v, 2 * (p - rank - 1) + (v - 1) * p + 1) / v
@@ -143,8 +137,8 @@ _RECORDS = (
     Kind("1f1b", one_forward_one_backward, "round", "one", _fill, _loop_alive, sibling="interleaved"),
     Kind("interleaved", interleaved, "round", "several", _fill_chunks, _loop_alive, sibling="1f1b"),
     Kind(
-        "zb-h1", zero_bubble, "round", "one", _zb_h1, _all_ranks_alike,
-        whole="1f1b", sibling="zb-interleaved", split_all=True,
+        "zb-h1", zero_bubble, "round", "one", _zb_h1, _all_ranks_alike, whole="1f1b", sibling="zb-interleaved",
+        split_all=True,
     ),
     Kind(
         "zb-interleaved", zero_bubble, "round", "several", _zb_chunks, _all_ranks_alike,

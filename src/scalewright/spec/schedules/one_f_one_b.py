@@ -103,11 +103,8 @@ def _walk(forwards: list[Unit], backwards: list[Unit], warm: int, delay: int | N
     for turn in range(total):
         if warm + turn < total:
             actions.append(Action("forward", *forwards[warm + turn]))
-        if delay is None:
-            actions.append(Action("backward", *backwards[turn]))
-            continue
-        actions.append(Action("backward_input", *backwards[turn]))
-        if turn >= delay:
+        actions.append(Action("backward" if delay is None else "backward_input", *backwards[turn]))
+        if delay is not None and turn >= delay:
             actions.append(Action("backward_weight", *backwards[turn - delay]))
     if delay is not None:
         actions += [Action("backward_weight", *unit) for unit in backwards[max(0, total - delay) :]]

@@ -22,8 +22,8 @@ from scalewright.spec.schedules.kinds import find_kind
 class Schedule:
     """Every rank's ordered list of actions for one optimizer step.
 
-    Between two ranks, messages of both sorts leave and arrive in the same order, so one first-in
-    first-out channel for each direction is enough: a send need never wait, a receive may block.
+    Between two ranks, messages of both sorts leave and arrive in the same order, so one first-in first-out channel for
+    each direction is enough: a send need never wait, a receive may block.
     """
 
     kind: str

@@ -1,24 +1,17 @@
 """The engine of a run with `engine: deepspeed`: network -> DeepSpeed's engine -> weights, state, steps.
 
-    decoder or own module, on the device (ZeRO 3: in parts from the start)
-      -> blocks recompute -> with its loss, or as a pipeline's layers -> deepspeed.initialize(JSON)
-
-First weights and checkpoints go in afterwards, in fp32: DeepSpeed makes masters of what it has cast to bf16.
-
-Checkpoints of a run under DeepSpeed's engine, in this tool's own format.
-
+    network    decoder or own module, on the device (ZeRO 3: in parts from the start) -> blocks recompute
+               -> with its loss, or as a pipeline's layers -> deepspeed.initialize(JSON)
+    step       micro-batches -> DeepSpeed: reduce, norm, clip, update (runners.py)
+               loss, tokens, memory, stop -> one all-reduce of ours (train/columns.py)
+    norm       before clipping, DeepSpeed's; under ZeRO 0, which keeps none, of the reduced gradients. One that
+               isn't finite: no update, by either; the guard counts such steps as ever
     save       weights and moments, whole and one by one, to every rank's boxes -> the same files as ever
     restore    each tensor of a checkpoint, whichever engine and layout wrote it -> DeepSpeed's partitions
 
-So `convert`, `generate`, `evaluate` and the other engine read what a DeepSpeed run saved. DeepSpeed's own
-folder of partitions isn't written: nothing here would read it.
-
-One optimizer step by DeepSpeed's engine, with the report that the loop, records and guard read.
-
-micro-batches -> DeepSpeed: reduce, norm, clip, update       runners.py
-loss, tokens, memory, stop      one all-reduce of ours       train/columns.py
-norm before clipping            DeepSpeed's; under ZeRO 0, which keeps none, of the reduced gradients
-a norm that isn't finite        no update, by either; the guard counts such steps as ever
+First weights and checkpoints go in afterwards, in fp32: DeepSpeed makes masters of what it has cast to bf16. `convert`,
+`generate`, `evaluate` and the other engine read what a DeepSpeed run saved; DeepSpeed's own folder of partitions isn't
+written, since nothing here would read it.
 """
 
 from __future__ import annotations
@@ -36,14 +29,13 @@ from scalewright.checkpoint.format import OPTIMIZER
 from scalewright.checkpoint.read import CheckpointReader
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import init_box
-from scalewright.parallel.blocks import blocks_of
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Buffers, Parallel, fill
 from scalewright.parallel.recompute import apply_recompute
-from scalewright.parallel.stages import Stages, cut_stages, stages_of
+from scalewright.parallel.stages import Stages, blocks_of, cut_stages, stages_of
 from scalewright.parallel.weights import Source, Weight
 from scalewright.spec.deepspeed import Config
 from scalewright.spec.errors import UserError
@@ -58,7 +50,7 @@ from scalewright.train.deepspeed.check import check_precision
 from scalewright.train.deepspeed.initialize import engine_config, initialize, load_deepspeed, off_stdout
 from scalewright.train.deepspeed.runners import Feed, Piped, Whole, WithLoss, build_stages, watch_updates
 from scalewright.train.deepspeed.weights import STEP, DeepSpeedWeights, Partitions, find_weights, own_part, whole
-from scalewright.train.engine import Engine, Stepper
+from scalewright.train.engine import Engine
 from scalewright.train.guard.decide import Guard
 from scalewright.train.memory.usage import memory_gib
 from scalewright.train.network import Network, build_own_module, checkpoint_source, cut, describe
@@ -82,11 +74,8 @@ def build_deepspeed(run: RunSpec, mesh: Mesh) -> Engine:
     check_precision(run.layout)
     assert isinstance(run.optimizer, OptimizerSpec)
     config, deepspeed, stage = engine_config(run), load_deepspeed(mesh), run.layout.zero_stage
-    if isinstance(run.model, ModelSpec):
-        model, placements, source = _our_model(run.model, run, mesh, deepspeed, config)
-    else:
-        model, placements, source = _own_model(run, mesh)
     own = not isinstance(run.model, ModelSpec)
+    model, placements, source = _own_model(run, mesh) if own else _our_model(run, mesh, deepspeed, config)
     for part in stages_of(model).values():
         apply_recompute(blocks_of(part), run.layout.recompute, random=own)
     items = find_weights(model, placements, mesh)
@@ -102,17 +91,18 @@ def build_deepspeed(run: RunSpec, mesh: Mesh) -> Engine:
         parallel.buffers.share()
     network = Network(parallel, None if own else source)
     state = DeepSpeedState(run, network, mesh, weights)
-    make_step = partial(_make_step, runner, parallel, mesh, stage)
+    make_step = partial(DeepSpeedStep, runner, parallel, mesh, stage)
     files = {"ds_config.json": json.dumps(config, indent=2) + "\n"}
     return Engine(network, state, make_step, transparent=False, files=files)
 
 
 def _our_model(
-    spec: ModelSpec, run: RunSpec, mesh: Mesh, deepspeed: Any, config: Config
+    run: RunSpec, mesh: Mesh, deepspeed: Any, config: Config
 ) -> tuple[nn.Module, Sequence[Placement], Source]:
     """This rank's part of the decoder, on the device; and its weights as `init: random` has them."""
-    sharded = run.layout.zero_stage == 3
-    in_parts = deepspeed.zero.Init(config_dict_or_path=config) if sharded else nullcontext()
+    spec = run.model
+    assert isinstance(spec, ModelSpec)
+    in_parts = deepspeed.zero.Init(config_dict_or_path=config) if run.layout.zero_stage == 3 else nullcontext()
     with off_stdout(), in_parts, torch.device(mesh.device):
         model = cut_stages(spec, run.layout, mesh.index("pp"))
 
@@ -125,11 +115,7 @@ def _our_model(
 def _own_model(run: RunSpec, mesh: Mesh) -> tuple[nn.Module, Sequence[Placement], Source]:
     """A user's module, and its own first values."""
     model, values = build_own_module(run, mesh)
-
-    def source(tensor: TensorSpec, box: Box) -> Tensor:
-        return cut(values[tensor.name], box)
-
-    return model, place_plain(describe(model), run.layout), source
+    return model, place_plain(describe(model), run.layout), lambda tensor, box: cut(values[tensor.name], box)
 
 
 def _build_runner(run: RunSpec, model: nn.Module, deepspeed: Any) -> tuple[Whole | Piped, nn.Module]:
@@ -149,15 +135,11 @@ def _build_runner(run: RunSpec, model: nn.Module, deepspeed: Any) -> tuple[Whole
 
 def _groups(weights: Sequence[Weight], weight_decay: float) -> list[dict[str, object]]:
     """Parameters that are decayed, and those that are not."""
-    trained = [weight for weight in weights if weight.trained]
-    decayed = [weight.compute for weight in trained if is_decayed(weight)]
-    plain = [weight.compute for weight in trained if not is_decayed(weight)]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
-
-
-def _make_step(runner: Whole | Piped, parallel: Parallel, mesh: Mesh, stage: int, loss: Loss, guard: Guard) -> Stepper:
-    return DeepSpeedStep(runner, parallel, mesh, stage, loss, guard)
+    groups: dict[bool, list[object]] = {True: [], False: []}
+    for weight in weights:
+        if weight.trained:
+            groups[is_decayed(weight)].append(weight.compute)
+    return [{"params": group, "weight_decay": weight_decay * decay} for decay, group in groups.items() if group]
 
 
 class DeepSpeedState(RunState):
@@ -193,8 +175,7 @@ class DeepSpeedState(RunState):
                 moment = own_part(self.partitions.get_state(weight, kind), weight)
                 tensors.setdefault(weight.name, {})[kind] = moment
             if self.partitions.counts:
-                step = torch.tensor(self.partitions.step())
-                numbers.setdefault(STEP, {})[weight.name] = encode(step)
+                numbers.setdefault(STEP, {})[weight.name] = encode(torch.tensor(self.partitions.step()))
         return tensors, numbers
 
     @torch.no_grad()
@@ -260,9 +241,10 @@ class DeepSpeedStep:
     @torch.no_grad()
     def _look(self) -> bool:
         """Takes the norm of the reduced gradients; whether it is finite."""
-        weights = [weight for weight in self.parallel.weights.trained() if weight.compute.grad is not None]
-        shares = torch.tensor([1.0 / weight.copies for weight in weights], device=self.mesh.device)
-        gradients = [weight.compute.grad for weight in weights if weight.compute.grad is not None]
-        total = (squared_norms(gradients) * shares).sum()
+        parts = [
+            (1.0 / w.copies, w.compute.grad) for w in self.parallel.weights.trained() if w.compute.grad is not None
+        ]
+        shares = torch.tensor([share for share, _ in parts], device=self.mesh.device)
+        total = (squared_norms([gradient for _, gradient in parts]) * shares).sum()
         self._norm = all_sum(total, self.mesh, "world").sqrt()
         return bool(torch.isfinite(self._norm))

@@ -60,10 +60,8 @@ def _other_stage(layout: Layout) -> str:
 
 
 def check_precision(layout: Layout) -> None:
-    """Raises UserError for a precision that DeepSpeed would compute otherwise than this tool does.
-
-    Called again when `auto` has been chosen on the device.
-    """
+    """Raises UserError for a precision that DeepSpeed would compute otherwise than this tool does. Called again when
+    `auto` has been chosen on the device."""
     if layout.precision == "fp16":
         problem = "fp16 needs a loss scale, and DeepSpeed's is in no checkpoint of this tool's"
         raise UserError(problem, "layout.precision", f"use bf16, {OURS}")
@@ -83,8 +81,7 @@ def _check_model(run: RunSpec, model: ModelSpec | PythonRef) -> None:
         problem = "this tool's experts and their balance run in its own engine"
         raise UserError(problem, "engine", "use engine: scalewright, or a dense model")
     if model.mtp_layers:
-        problem = "prediction modules run in this tool's own engine"
-        raise UserError(problem, "train.mtp_weight", f"set it to 0, {OURS}")
+        raise UserError("prediction modules run in this tool's own engine", "train.mtp_weight", f"set it to 0, {OURS}")
 
 
 def _check_step(run: RunSpec) -> None:
@@ -95,16 +92,12 @@ def _check_step(run: RunSpec) -> None:
         problem = f"optimizer {name} can't be handed to DeepSpeed"
         raise UserError(problem, "optimizer", f"use {' or '.join(OPTIMIZERS)}, {OURS}")
     spike = run.train.guard.spike
+    late = f"DeepSpeed updates before a spike is seen, and spike: {spike} comes in between"
     for stated, key, why, how in (
         (run.diloco is not None, "diloco", "islands are this tool's own", "use diloco: null"),
         (run.train.compress != "none", "train.compress", "it is this tool's own", "use compress: none"),
         (run.train.compile is True, "train.compile", "DeepSpeed's hooks break its graphs", "use auto"),
-        (
-            spike in ("skip", "zclip"),
-            "train.guard.spike",
-            f"DeepSpeed updates before a spike is seen, and spike: {spike} comes in between",
-            "use log or rewind",
-        ),
+        (spike in ("skip", "zclip"), "train.guard.spike", late, "use log or rewind"),
         (run.device == "mps", "device", "DeepSpeed's engine is tried on CPUs and CUDA", "use device: cpu"),
     ):
         if stated:

@@ -1,11 +1,9 @@
 """DeepSpeed itself: imported here alone, when a rank builds its engine, and kept off stdout.
 
-It logs and prints to stdout, where this tool's answers are (`--json`): all that goes to stderr. It wants a
-process group in a world of one rank, too, and the rank's numbers in the environment (`launch/settings.py`).
-
-The JSON that DeepSpeed gets: `spec/deepspeed.py`'s of layout and optimizer, and `engine_options`.
-
-On top of what `emit deepspeed` writes, so that sums are those of this tool's own engine:
+It logs and prints to stdout, where this tool's answers are (`--json`): all that goes to stderr. It wants a process
+group in a world of one rank, too, and the rank's numbers in the environment (`launch/settings.py`). Its JSON is
+`spec/deepspeed.py`'s of layout and optimizer, and `engine_options`; on top of what `emit deepspeed` writes, so that
+sums are those of this tool's own engine:
 
     bf16           gradients are accumulated in fp32, and a step whose gradient isn't finite is left out
     on the CPU     torch's AdamW also where states are offloaded: DeepSpeed's own would be compiled first
@@ -17,8 +15,8 @@ import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, redirect_stdout
 from typing import Any
 
 from torch import nn
@@ -45,11 +43,9 @@ def load_deepspeed(mesh: Mesh) -> Any:
     return deepspeed
 
 
-@contextmanager
-def off_stdout() -> Iterator[None]:
+def off_stdout() -> AbstractContextManager[Any]:
     """Sends what is printed to stderr."""
-    with redirect_stdout(sys.stderr):
-        yield
+    return redirect_stdout(sys.stderr)
 
 
 def initialize(

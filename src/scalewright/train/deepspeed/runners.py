@@ -3,16 +3,15 @@
     DeepSpeedEngine   engine(micro) -> engine.backward(loss) -> engine.step(), which updates after the last
     PipelineEngine    engine.train_batch(micros): 1F1B, reduction and update in one call
 
-Both average gradients over data-parallel ranks and micro-batches. Ours are sums: a loss is the sum of its
-tokens' over the counted tokens of the whole global batch, so it is multiplied by ranks x micro-batches first.
-
-Our decoder as the layers of a DeepSpeed PipelineModule, cut where the layout cuts it.
+Both average gradients over data-parallel ranks and micro-batches. Ours are sums: a loss is the sum of its tokens' over
+the counted tokens of the whole global batch, so it is multiplied by ranks x micro-batches first. A PipelineModule has
+our decoder as its layers, cut where the layout cuts it:
 
     Words | Block 0 | ... | Block L-1 | Norm | Head        LayerSpecs, of which a rank builds its stage's
       '-------------- one weight, if tied ------'          TiedLayerSpecs: gradients are summed over the two
 
-The layers hold the modules of this rank's `Decoder`, under whose names weights stay known. Only hidden states
-travel: positions and documents of a micro-batch are every rank's own, and each forward takes the next one's.
+The layers hold the modules of this rank's `Decoder`, under whose names weights stay known. Only hidden states travel:
+positions and documents of a micro-batch are every rank's own, and each forward takes the next one's.
 """
 
 from __future__ import annotations
@@ -133,10 +132,8 @@ def _filled(micro: Micro, rows: int) -> Micro:
 
 
 def watch_updates(engine: Any, look: Callable[[], bool]) -> None:
-    """Lets ZeRO 0's update ask `look()` first: whether gradients, reduced and not yet clipped, are finite.
-
-    The other stages look themselves, and tell their norm; this one clips and updates whatever there is.
-    """
+    """Lets ZeRO 0's update ask `look()` first: whether gradients, reduced and not yet clipped, are finite. The other
+    stages look themselves, and tell their norm; this one clips and updates whatever there is."""
     take = engine._take_model_step
 
     def guarded(lr_kwargs: Any, *rest: Any, **more: Any) -> None:
@@ -237,13 +234,13 @@ def build_stages(deepspeed: Any, feed: Feed, layers: Sequence[int], tied: bool, 
     pipe = deepspeed.pipe
     blocks = [pipe.LayerSpec(Block, feed, number) for number in range(sum(layers))]
     if tied:
-        end = {"forward_fn": tied_logits, "tied_weight_attr": "table.weight"}
-        words = pipe.TiedLayerSpec("words", Words, feed, tied_weight_attr="table.weight")
-        head = pipe.TiedLayerSpec("words", Words, feed, **end)
+        words, head = (
+            pipe.TiedLayerSpec("words", Words, feed, forward_fn=function, tied_weight_attr="table.weight")
+            for function in (None, tied_logits)
+        )
     else:
         words, head = pipe.LayerSpec(Words, feed), pipe.LayerSpec(Head, feed)
-    bounds = [1 + blocks_below for blocks_below in accumulate(layers)]
-    bounds = [0, *bounds[:-1], len(blocks) + 3]
+    bounds = [0, *(1 + blocks_below for blocks_below in accumulate(layers[:-1])), len(blocks) + 3]
     specs = [words, *blocks, pipe.LayerSpec(Norm, feed), head]
 
     class Stages(pipe.PipelineModule):  # type: ignore[misc,name-defined]

@@ -26,29 +26,22 @@ STEP = "step"  # counted by Adam alone
 
 
 def find_weights(model: nn.Module, placements: Sequence[Placement], mesh: Mesh) -> list[Weight]:
-    """The weights of this rank's stage by canonical name; masters are empty, on torch's meta device.
-
-    A tied head apart from its embedding is found by its own name. `compute` is the module's parameter,
-    whatever DeepSpeed makes of its data.
-    """
+    """The weights of this rank's stage by canonical name; masters are empty, on torch's meta device. A tied head apart
+    from its embedding is found by its own name. `compute` is the module's parameter."""
     (stage, module), *_ = stages_of(model).items()
     parameters = dict(module.named_parameters())
     items = []
     for placement in placements:
         tensor = placement.tensor
-        name = tensor.name if tensor.name in parameters else str(tensor.tied_to)
-        if name in parameters:
-            items.append(
-                Weight(
-                    placement,
-                    parameters[name],
-                    nn.Parameter(torch.empty(0, device="meta"), requires_grad=parameters[name].requires_grad),
-                    box(placement, mesh.coords, mesh.grid.size_of),
-                    copies(placement, mesh.grid.copying),
-                    stage,
-                )
-            )
+        parameter = parameters.get(tensor.name, parameters.get(str(tensor.tied_to)))
+        if parameter is not None:
+            own = box(placement, mesh.coords, mesh.grid.size_of), copies(placement, mesh.grid.copying)
+            items.append(Weight(placement, parameter, _no_master(parameter.requires_grad), *own, stage))
     return items
+
+
+def _no_master(trained: bool) -> nn.Parameter:
+    return nn.Parameter(torch.empty(0, device="meta"), requires_grad=trained)
 
 
 def whole(weight: Weight) -> Box:
@@ -62,16 +55,14 @@ class Partitions:
 
     def __init__(self, deepspeed: Any, engine: Any, stage: int, kinds: tuple[str, ...], *, counts: bool) -> None:
         """`stage`: of ZeRO. `kinds`: the optimizer's states of a weight's shape; `counts`: a step beside."""
-        self.deepspeed, self.engine, self.stage, self.kinds = deepspeed, engine, stage, kinds
-        self.counts = counts
+        self.deepspeed, self.engine, self.stage, self.kinds, self.counts = deepspeed, engine, stage, kinds, counts
         self.optimizer: torch.optim.Optimizer = engine.basic_optimizer
 
     @property
     def flat(self) -> list[Tensor]:
         """The tensors that the optimizer updates: parameters under ZeRO 0, else this rank's parts."""
         if self.stage == 3:
-            parts: list[Tensor] = list(self.engine.optimizer.fp32_partitioned_groups_flat)
-            return parts
+            return list(self.engine.optimizer.fp32_partitioned_groups_flat)
         return [tensor for group in self.optimizer.param_groups for tensor in group["params"]]
 
     def get(self, weight: Weight) -> Tensor:
@@ -182,7 +173,7 @@ class DeepSpeedWeights(Weights):
     def release(self) -> None:
         """Lets the masters go."""
         for weight in self.items:
-            weight.master = nn.Parameter(torch.empty(0, device="meta"), requires_grad=weight.trained)
+            weight.master = _no_master(weight.trained)
 
 
 def own_part(tensor: Tensor, weight: Weight) -> Tensor:

@@ -2,13 +2,10 @@
 
     all-reduced report  ->  finite?  spike?  ->  keep (a bool), factor (a number)  ->  clip, update
 
-The report is equal on all ranks, so the decision is, without one more message and without the host waiting:
-nothing here reads a value. The decision is written beside the report (train/columns.py); the host reads it
-with the numbers, one step late on a GPU. So the device counts non-finite steps in a row itself, and takes no
-update after the last that a run is allowed: the weights stay those that the fault was seen with.
-
-An overflow of fp16 gradients is no fault: the loss scale falls, the update is left out, and the step counts
-as neither finite nor non-finite, until the scale is at its floor (train/guard/scale.py).
+The report is equal on all ranks, so the decision is, without one more message and without the host waiting: nothing
+here reads a value. The decision is written beside the report (train/columns.py); the host reads it with the numbers,
+one step late on a GPU. So the device counts non-finite steps in a row itself, and takes no update after the last that a
+run is allowed: the weights stay those that the fault was seen with.
 
 Dynamic loss scaling, for fp16: gradients too small for fp16 (below 6e-8) are carried by a larger loss.
 
@@ -17,12 +14,11 @@ Dynamic loss scaling, for fp16: gradients too small for fp16 (below 6e-8) are ca
     inf or NaN in gradients       the update is left out, scale / 2
     2,000 good steps in a row     scale * 2
 
-The numbers are those of `torch.amp.GradScaler` (Micikevicius et al. 2018, arXiv:1710.03740, section 3.2); it
-can't be used itself, since it reads on the host whether there was an inf, and on one rank alone. Scales are
-powers of two, so that scaling rounds nothing.
-
-An overflow with a finite loss is how the scale finds its place, and no fault; at the floor it is one: nothing
-is left to halve. A loss that isn't finite doesn't come from the scale, which then stays.
+The numbers are those of `torch.amp.GradScaler` (Micikevicius et al. 2018, arXiv:1710.03740, section 3.2); it can't be
+used itself, since it reads on the host whether there was an inf, and on one rank alone. Scales are powers of two, so
+that scaling rounds nothing. An overflow with a finite loss is how the scale finds its place, and no fault: the step
+counts as neither finite nor non-finite. At the floor it is one: nothing is left to halve. A loss that isn't finite
+doesn't come from the scale, which then stays.
 """
 
 from __future__ import annotations
@@ -72,10 +68,8 @@ class Guard:
 
     @torch.no_grad()
     def judge(self, report: Tensor, local: Tensor, clip_norm: float) -> StepDecision:
-        """The decision on a step, from its all-reduced report and `note_local`'s answer; written there, too.
-
-        The reported norm becomes that of unscaled gradients. `clip_norm` bounds it; 0: nothing does.
-        """
+        """The decision on a step, from its all-reduced report and `note_local`'s answer; written there, too. The
+        reported norm becomes that of unscaled gradients. `clip_norm` bounds it; 0: nothing does."""
         scale = self._one if self.scale is None else self.scale.value
         if self.scale is not None:
             report[NORM] /= scale
@@ -83,21 +77,17 @@ class Guard:
         each = torch.isfinite(report[: NORM + 1])
         finite = each.all()
         keep = finite if not self.spec.patience else finite & (self.streak < self.spec.patience)
-        streak = torch.where(finite, 0.0, self.streak + 1)
+        reported = streak = torch.where(finite, 0.0, self.streak + 1)
         if self.scale is not None:
             overflow = self.scale.overflowed(each[LOSS] & each[AUX], finite)
             streak = torch.where(overflow, self.streak, streak)
             self.scale.adapt(overflow, finite)
             reported = torch.where(overflow, 0.0, streak)
-        else:
-            reported = streak
         self.streak = streak
         spike, z, usual, shrink = self._spikes(report[LOSS], norm, finite)
         if self.spec.spike in ("skip", "rewind"):
             keep = keep & (spike == 0)
-        factor = shrink
-        if clip_norm > 0:
-            factor = clipped(factor, norm, clip_norm)
+        factor = clipped(shrink, norm, clip_norm) if clip_norm > 0 else shrink
         if self.scale is not None:
             factor = factor / scale
         columns = [1.0 - keep.float(), reported, spike, z, usual, shrink, scale, local]
@@ -116,7 +106,7 @@ class Guard:
         return spike, z, usual.gather(0, index[None])[0], self._one
 
     @property
-    def _parts(self) -> dict[str, Any]:
+    def _parts(self) -> dict[str, Usual | ZClip | LossScale]:
         parts = {"usual": self.usual, "zclip": self.zclip, "scale": self.scale}
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -157,10 +147,8 @@ class LossScale:
         self.good = torch.where(grown, 0.0, self.good)
 
     def state(self) -> dict[str, object]:
-        """Plain data, exact."""
         return {"value": self.value.item(), "good": self.good.item()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes what `state` gave."""
         self.value.fill_(state.get("value", FIRST))
         self.good.fill_(state.get("good", 0.0))

@@ -5,19 +5,17 @@
     not finite                       `nonfinite` event (action skipped): whose loss or gradients, which rank
     not finite `stop_after` times    `nonfinite` event (action stopped), first bad tensor or module, exit 1
 
-Reports arrive in the same order on every rank and hold the same decisions, so that all ranks ask one another
-about a bad step together, and stop together.
-
-`train.guard.spike: rewind`: from a spike back to the newest checkpoint, and on without its samples.
+Reports arrive in the same order on every rank and hold the same decisions, so that all ranks ask one another about a
+bad step together, and stop together. `train.guard.spike: rewind` goes back to a checkpoint, and on without a spike's
+samples:
 
     step        10 saved    11       12       13 spike
     samples     ..79        80..87   88..95   96..103
     once more               80..87   88..95   104..111        96..103 are left out
 
-All that a resume brings back comes back, so the run is bit for bit one that had
-`train.guard.leave_out: [[96, 104]]` from its beginning; and one that is killed on the way meets the same
-spike and goes back again. PaLM's spikes were got over so: from a checkpoint before them, without the batches
-around them (Chowdhery et al. 2022, section 5.1).
+All that a resume brings back comes back, so the run is bit for bit one that had `train.guard.leave_out: [[96, 104]]`
+from its beginning; and one that is killed on the way meets the same spike and goes back again. PaLM's spikes were got
+over so: from a checkpoint before them, without the batches around them (Chowdhery et al. 2022, section 5.1).
 """
 
 from __future__ import annotations
@@ -27,13 +25,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from scalewright.checkpoint.format import read_manifest
 from scalewright.checkpoint.read import newest_verified
-from scalewright.data.left_out import Range
+from scalewright.data.mixture import Range
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import Micro
@@ -82,26 +79,18 @@ class Health:
         overflow = not math.isfinite(report[NORM]) and not report[STREAK]
         if overflow and self.record is not None:  # of fp16, on the way to its scale
             self.record.event("overflow", step=step, loss_scale=report[SCALE])
-        streak = int(report[STREAK])
-        if not streak:
+        if not (streak := int(report[STREAK])):
             self.bad = ""
             return
         values = {name: repr(report[index]) for index, name in PARTS if not math.isfinite(report[index])}
         where, rank = self._blame(report)
         self.bad = " and ".join(f"{name} {value}" for name, value in values.items())
-        last = bool(self.patience) and streak >= self.patience
-        if self.record is not None and not last:
-            self.record.event(
-                "nonfinite",
-                f"step {step}: {self.bad} (first on rank {rank}); its update was left out",
-                step=step,
-                action="skipped",
-                where=where,
-                rank=rank,
-                values=values,
-            )
-        if last:
+        if self.patience and streak >= self.patience:
             self._stop(step, report, streak, values, rank)
+        elif self.record is not None:
+            message = f"step {step}: {self.bad} (first on rank {rank}); its update was left out"
+            place = {"where": where, "rank": rank}
+            self.record.event("nonfinite", message, step=step, action="skipped", **place, values=values)
 
     def _spike(self, step: int, report: list[float]) -> None:
         target = self.rewinder.find(step) if self.rewinder is not None else ""
@@ -110,15 +99,17 @@ class Health:
             action = ACTIONS[self.spike]
             value, usual, z = report[index], report[USUAL], report[Z]
             message = f"step {step}: {of} {value:.4g} is {z:.1f} standard deviations above its usual {usual:.4g}"
-            fields: dict[str, Any] = {}
+            fields: dict[str, object] = {}
             if isinstance(target, Target):
                 action, (first, end) = "rewound", target.samples
                 message += f"; going back to step {target.step}, and on without its samples {first} to {end - 1}"
                 fields = {"to": target.step, "left_out": [first, end]}
             elif action == "skipped":
                 message += "; its update was left out" + (target and f", since {target}")
-            fields |= {"factor": report[FACTOR]} if action == "clipped" else {"message": message}
-            self.record.event("spike", step=step, action=action, of=of, value=value, usual=usual, z=z, **fields)
+            if action == "clipped":
+                message, fields = "", {"factor": report[FACTOR]}
+            fields = {"of": of, "value": value, "usual": usual, "z": z, **fields}
+            self.record.event("spike", message, step=step, action=action, **fields)
         if isinstance(target, Target):
             raise Rewind(target)
 
@@ -132,10 +123,8 @@ class Health:
     def check_end(self, step: int) -> None:
         """Raises Diverged when the run's last step was not finite: such a run hasn't finished."""
         if self.bad:
-            raise Diverged(
-                f"the run ended at step {step} with {self.bad}: the last update was left out, and "
-                "checkpoints from then on are marked as not finite"
-            )
+            left = "the last update was left out, and checkpoints from then on are marked as not finite"
+            raise Diverged(f"the run ended at step {step} with {self.bad}: {left}")
 
     def _blame(self, report: list[float]) -> tuple[str, int]:
         """(what wasn't finite, the first rank on which it wasn't). All ranks call it together."""
@@ -154,20 +143,12 @@ class Health:
             suspect = find_suspect(self.parallel, self.loss, self.mesh, micros, counted, report[SCALE])
         where = f"the first number that isn't finite is in {suspect}" if suspect else f"first on rank {rank}"
         if self.record is not None:
-            self.record.event(
-                "nonfinite",
-                step=step,
-                action="stopped",
-                where=suspect.name if suspect else "unknown",
-                rank=suspect.rank if suspect else rank,
-                values=values,
-            )
+            name, first = (suspect.name, suspect.rank) if suspect else ("unknown", rank)
+            self.record.event("nonfinite", step=step, action="stopped", where=name, rank=first, values=values)
         times = "" if streak == 1 else f", {streak} steps in a row"
-        raise Diverged(
-            f"stopped at step {step}: {self.bad}{times}; {where}. No update was taken since step "
-            f"{step - streak}; go on from an older checkpoint with a lower optimizer.lr or other data, or "
-            "allow more of them with train.guard.stop_after"
-        )
+        how = "go on from an older checkpoint with a lower optimizer.lr or other data, or allow more of them with "
+        since = f"No update was taken since step {step - streak}; {how}train.guard.stop_after"
+        raise Diverged(f"stopped at step {step}: {self.bad}{times}; {where}. {since}")
 
 
 MOST = 3  # batches that are left out after one checkpoint: when more of them spike, the data aren't the cause

@@ -42,10 +42,8 @@ class Usual:
         self._least = torch.tensor([TINY, LOG_NORM_FLOOR], device=device)
 
     def look(self, loss: Tensor, norm: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
-        """(z, usual) of loss and norm, fp32 [2] each; z is 0 while there is too little to compare with.
-
-        Scalars on the device. Values that aren't finite are left out of the window.
-        """
+        """(z, usual) of loss and norm, fp32 [2] each; z is 0 while there is too little to compare with. Scalars on the
+        device. Values that aren't finite are left out of the window."""
         values = torch.stack([loss, norm.clamp(min=TINY).log()])
         count = (~torch.isnan(self.window[0])).sum()
         middle = ((count - 1).clamp(min=0) // 2).expand(2, 1)
@@ -83,10 +81,7 @@ class ZClip:
         self.moments = torch.zeros(3, device=device)  # norms seen, mean, variance
 
     def look(self, norm: Tensor, finite: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(factor, z, mean), scalars on the device: what scales the gradient, and how unusual it is.
-
-        1 and 0 for a usual one.
-        """
+        """(factor, z, mean), scalars on the device: what scales the gradient (else 1), how unusual it is (else 0)."""
         count, mean, variance = self.moments.unbind()
         deviation = variance.sqrt()
         z = torch.where(finite & (count >= WARM_UP), (norm - mean) / (deviation + EPSILON), 0.0)
@@ -103,10 +98,8 @@ class ZClip:
         factor = torch.where(high, target / norm, 1.0)
         return factor, torch.where(high, z, 0.0), mean
 
-    def state(self) -> dict[str, Any]:
-        """Plain data, exact."""
+    def state(self) -> dict[str, object]:
         return {"moments": self.moments.tolist()}
 
-    def load(self, state: dict[str, object]) -> None:
-        """Takes what `state` gave."""
+    def load(self, state: Mapping[str, Any]) -> None:
         self.moments = torch.tensor(state.get("moments", [0.0, 0.0, 0.0]), device=self.moments.device)

@@ -6,14 +6,13 @@
     4  backward     the first module (from the loss on) whose output's gradient isn't finite
     5  gradients    a tensor whose summed gradient isn't
 
-Every rank replays its own part to the end, so that collectives meet; then the ranks compare. An earlier kind
-comes first; among ranks with the same kind, the stage that runs first (in a backward, the last), then the
-lowest rank.
+Every rank replays its own part to the end, so that collectives meet; then the ranks compare. An earlier kind comes
+first; among ranks with the same kind, the stage that runs first (in a backward, the last), then the lowest rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +27,7 @@ from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.stages import stages_of
+from scalewright.parallel.weights import Weight
 
 WEIGHT, FORWARD, LOSS, BACKWARD, GRADIENT = range(5)
 WORDS = (
@@ -54,12 +54,9 @@ class Suspect:
 def find_suspect(
     parallel: Parallel, loss: Loss, mesh: Mesh, micros: Sequence[Micro], counted: Tensor, scale: float = 1.0
 ) -> Suspect | None:
-    """Where the first non-finite number of a step is, the same answer on every rank; None: not found again.
-
-    All ranks call it together, with what they gave the step. Gradients are overwritten. `scale` is the loss
-    scale that the step was run with.
-    """
-    suspect = _agree(_weights(parallel), mesh)
+    """Where the first non-finite number of a step is, the same answer on every rank; None: not found again. All ranks
+    call it together, with what they gave the step. Gradients are overwritten. `scale`: the step's loss scale."""
+    suspect = _agree(_first_bad(WEIGHT, ((weight, weight.master) for weight in parallel.weights)), mesh)
     if suspect is not None or not micros:
         return suspect
     notes = _Notes(max(stages_of(parallel.model)))
@@ -72,7 +69,8 @@ def find_suspect(
     try:
         with torch.compiler.set_stance("force_eager"):  # inside compiled blocks no hook is called
             parallel.executor.train(micros, notes.loss(loss), divisor)
-        finding = notes.first or _gradients(parallel)
+        gradients = ((weight, weight.gradient) for weight in parallel.weights.trained())
+        finding = notes.first or _first_bad(GRADIENT, gradients)
     finally:
         for handle in handles:
             handle.remove()
@@ -84,29 +82,16 @@ _Finding = tuple[int, int, str]
 
 
 def _agree(finding: _Finding | None, mesh: Mesh) -> Suspect | None:
-    answers = gather_json(finding, mesh)
-    ranked = [
-        (kind, stage, rank, name) for rank, answer in enumerate(answers) if answer for kind, stage, name in [answer]
-    ]
-    if not ranked:
+    answers = [(*answer[:2], rank, answer[2]) for rank, answer in enumerate(gather_json(finding, mesh)) if answer]
+    if not answers:
         return None
-    kind, _, rank, name = min(ranked)
+    kind, _, rank, name = min(answers)
     return Suspect(kind, name, rank)
 
 
-def _weights(parallel: Parallel) -> _Finding | None:
-    for weight in parallel.weights:
-        if not _finite(weight.master):
-            return WEIGHT, weight.stage, weight.name
-    return None
-
-
-def _gradients(parallel: Parallel) -> _Finding | None:
-    for weight in parallel.weights.trained():
-        gradient = weight.gradient
-        if gradient is not None and not _finite(gradient):
-            return GRADIENT, weight.stage, weight.name
-    return None
+def _first_bad(kind: int, tensors: Iterable[tuple[Weight, Tensor | None]]) -> _Finding | None:
+    """The first weight whose tensor isn't finite."""
+    return next(((kind, weight.stage, weight.name) for weight, tensor in tensors if not _finite(tensor)), None)
 
 
 def _finite(value: Any) -> bool:
@@ -137,8 +122,13 @@ class _Notes:
 
     def loss(self, inner: Loss) -> Loss:
         """The loss function, watched."""
+
+        def look(logits: Tensor, total: Tensor) -> None:
+            self._note(FORWARD, self.last_stage, "head", logits)
+            self._note(LOSS, 0, "loss", total)
+
         if isinstance(inner, CrossEntropy):  # its logits may exist a few at a time alone
-            return replace(inner, look=self._look)
+            return replace(inner, look=look)
 
         def watched(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             finite = _finite(logits)  # before their gradient takes their place
@@ -149,10 +139,6 @@ class _Notes:
             return total, extra
 
         return watched
-
-    def _look(self, logits: Tensor, total: Tensor) -> None:
-        self._note(FORWARD, self.last_stage, "head", logits)
-        self._note(LOSS, 0, "loss", total)
 
     def _note(self, kind: int, stage: int, name: str, tensor: Tensor) -> None:
         if self.first is None and not _finite(tensor.detach()):

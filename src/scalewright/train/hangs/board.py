@@ -1,26 +1,17 @@
-"""A side channel between the ranks' watchdogs: posts that all can read, and claims that one gets.
+"""A side channel between the ranks' watchdogs, and who is behind, by the positions that all ranks post there.
 
     local workers          files beside the launcher's store, in its temporary folder
     torchrun, srun, ...    the TCP store that the ranks met at, over a connection of the watchdog's own
 
-Neither needs a process group, so it works while every group is stuck. A store whose host is stopped answers
-nobody: then each call raises BoardSilent within PATIENCE_S.
-
-How long the watchdog waits before it asks, reports and gives up.
-
-in a step       max(step_s, usual x a usual step)               then ranks are asked
-in slow phases  max(other_s, share x the phase's timeout)       start, save, validation, compilation
-a stalled step  max(stalled_s, stalled_usual x a usual step)    then rank 0 reports it
-
-From every rank's position to the rank that the others wait for. Plain data, no torch.
+Neither needs a process group, so it works while every group is stuck. A store whose host is stopped answers nobody:
+then each call raises BoardSilent within PATIENCE_S.
 
     rank 0   waits in all_reduce 12 of tp   ──► rank 1 has begun 11 of them ──► rank 1 waits in a receive
     rank 3   doesn't answer                                         from rank 3 ──► rank 3 is the one
 
-An arrow goes from a rank that waits to each rank that has not begun the same collective. Whoever is at their
-end is behind: it doesn't answer, or it is in code that waits for nobody. Ranks that began different
-collectives under one number are looked for first, and told apart by the majority. Where the arrows form a
-circle, ranks began their collectives in different orders.
+An arrow goes from a rank that waits to each rank that has not begun the same collective. Whoever is at their end is
+behind: it doesn't answer, or it is in code that waits for nobody. Ranks that began different collectives under one
+number are looked for first, and told apart by the majority. Where arrows form a circle, ranks took other orders.
 """
 
 from __future__ import annotations
@@ -78,33 +69,25 @@ class FolderBoard:
         folder.mkdir(parents=True, exist_ok=True)
 
     def post(self, key: str, value: Any) -> None:
-        """Makes a value readable for every rank."""
         partial = self.folder / f".{key}.{os.getpid()}"
         partial.write_text(json.dumps(value), encoding="utf-8")
         os.replace(partial, self.folder / key)
 
     def read(self, key: str) -> Any | None:
-        """The posted value; None when nothing was posted."""
-        try:
+        with suppress(FileNotFoundError):
             return json.loads((self.folder / key).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
+        return None
 
     def claim(self, key: str) -> bool:
-        """True for the first rank that claims the key."""
-        try:
+        with suppress(FileExistsError):
             os.close(os.open(self.folder / f"{key}.claim", os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        return True
+            return True
+        return False
 
 
 class StoreBoard:
-    """Keys of a TCP store. Calls run in a thread, since a store whose host is stopped keeps its callers.
-
-    The first call connects, and each later one tries again until one has: a slow connection costs a run
-    nothing but its reports until then.
-    """
+    """Keys of a TCP store. Calls run in a thread, since a store whose host is stopped keeps its callers. The first call
+    connects, and each later one tries again until one has: a slow connection costs reports alone."""
 
     def __init__(self, host: str, port: int, prefix: str) -> None:
         self._address, self._prefix = (host, port), prefix
@@ -135,22 +118,24 @@ class StoreBoard:
         return answers[0]
 
     def post(self, key: str, value: Any) -> None:
-        """Makes a value readable for every rank."""
         self._ask(lambda store: store.set(key, json.dumps(value)))
 
     def read(self, key: str) -> Any | None:
-        """The posted value; None when nothing was posted."""
         data = self._ask(lambda store: store.get(key) if store.check([key]) else None)
         return None if data is None else json.loads(data)
 
     def claim(self, key: str) -> bool:
-        """True for the first rank that claims the key."""
         return bool(self._ask(lambda store: store.add(f"{key}.claim", 1)) == 1)
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds, and multiples of a usual step; tests take less."""
+    """How long the watchdog waits before it asks, reports and gives up: seconds, and multiples of a usual step.
+
+    in a step       max(step_s, usual x a usual step)               then ranks are asked
+    in slow phases  max(other_s, share x the phase's timeout)       start, save, validation, compilation
+    a stalled step  max(stalled_s, stalled_usual x a usual step)    then rank 0 reports it
+    """
 
     tick_s: float = 0.5  # between two looks
     step_s: float = 5.0
@@ -195,8 +180,7 @@ class Position:
     where: str  # path:line of the main thread, in our code or the user's
     waiting: Waiting | None
     counts: Mapping[str, int] = field(default_factory=dict)  # by group: collectives begun
-    # By group: number -> (kind, sizes) of the last collectives.
-    recent: Mapping[str, Mapping[int, Begun]] = field(default_factory=dict)
+    recent: Mapping[str, Mapping[int, Begun]] = field(default_factory=dict)  # by group: the last ones by number
     axes: Mapping[str, str] = field(default_factory=dict)  # of the groups in `recent`
     waited_s: float = 0.0  # without progress when it was asked
 
@@ -207,10 +191,8 @@ class Position:
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Position:
         """The position that `dump` gave, after its way through JSON."""
-        waiting = data["waiting"]
-        if waiting is not None:
-            lists = {key: tuple(waiting[key]) for key in ("sizes", "members")}
-            waiting = Waiting(**{**waiting, **lists})
+        if (waiting := data["waiting"]) is not None:
+            waiting = Waiting(**{**waiting, **{key: tuple(waiting[key]) for key in ("sizes", "members")}})
         recent = {
             group: {int(number): (kind, tuple(sizes)) for number, (kind, sizes) in entries.items()}
             for group, entries in data["recent"].items()
@@ -246,53 +228,46 @@ class HangVerdict:
 
     def fields(self) -> dict[str, object]:
         """The fields of the event `hang`."""
-        names = ("rank", "host", "pid", "axis", "collective", "number", "where")
-        return {key: getattr(self, key) for key in names}
+        return {key: getattr(self, key) for key in ("rank", "host", "pid", "axis", "collective", "number", "where")}
 
 
-def judge(
-    positions: Mapping[int, Position | None], process: Callable[[int], Process | None] = lambda rank: None
-) -> HangVerdict | None:
-    """The rank that others wait for; None when nobody waits for anybody. `None` = didn't answer.
+Positions = Mapping[int, Position | None]  # by rank; None: it didn't answer
+Calls = Mapping[int, Waiting]  # by rank that waits
+Answered = Mapping[int, Position]
 
-    `process` gives a rank's host and pid, where they are known.
-    """
+
+def judge(positions: Positions, process: Callable[[int], Process | None] = lambda rank: None) -> HangVerdict | None:
+    """The rank that others wait for; None when nobody does. `process` gives a rank's host and pid, where known."""
     answered = {rank: position for rank, position in positions.items() if position is not None}
     waiting = {rank: position.waiting for rank, position in answered.items() if position.waiting}
     if not waiting:
         return None
-    verdict = mismatch(answered) or _behind(positions, answered, waiting)
-    if verdict is None:
+    if (verdict := mismatch(answered) or _behind(positions, answered, waiting)) is None:
         return None
     phase = answered[verdict.rank].phase if verdict.rank in answered else verdict.phase
     longest = max(answered[rank].waited_s for rank in waiting if rank != verdict.rank or len(waiting) == 1)
     verdict = replace(verdict, phase=phase, waited_s=longest)
-    place = process(verdict.rank)
-    if place is None:
-        return verdict
-    text = verdict.text.replace(SILENT, f"({place}) {SILENT}")
-    return replace(verdict, host=place.host, pid=place.pid, text=text)
+    if place := process(verdict.rank):
+        text = verdict.text.replace(SILENT, f"({place}) {SILENT}")
+        verdict = replace(verdict, host=place.host, pid=place.pid, text=text)
+    return verdict
 
 
-def _behind(
-    positions: Mapping[int, Position | None], answered: Mapping[int, Position], waiting: Mapping[int, Waiting]
-) -> HangVerdict | None:
+def _behind(positions: Positions, answered: Answered, waiting: Calls) -> HangVerdict | None:
     """The rank at the end of most arrows."""
     blockers = {rank: sorted(_blockers(rank, call, positions)) for rank, call in waiting.items()}
-    ends = Counter(end for rank in waiting for end in _ends(rank, blockers))
-    if not ends:
+    if not (ends := Counter(end for rank in waiting for end in _ends(rank, blockers))):
         return _circle(answered, waiting, blockers)
     behind = max(ends, key=lambda rank: (positions[rank] is None, ends[rank], -rank))
     return _verdict(behind, positions[behind], waiting, blockers)
 
 
-def _blockers(rank: int, call: Waiting, positions: Mapping[int, Position | None]) -> Iterator[int]:
+def _blockers(rank: int, call: Waiting, positions: Positions) -> Iterator[int]:
     """The ranks that have not come to what `rank` waits in."""
+    message = call.kind in ("send", "receive")
     for other in call.members:
-        if other == rank:
-            continue
         position = positions.get(other)
-        if position is None or call.kind in ("send", "receive") or position.counts.get(call.group, 0) < call.number:
+        if other != rank and (position is None or message or position.counts.get(call.group, 0) < call.number):
             yield other
 
 
@@ -309,7 +284,7 @@ def _ends(rank: int, blockers: Mapping[int, list[int]]) -> set[int]:
     return ends
 
 
-def mismatch(answered: Mapping[int, Position]) -> HangVerdict | None:
+def mismatch(answered: Answered) -> HangVerdict | None:
     """A rank that began another collective than the rest of its group under the same number; the first."""
     entries: dict[tuple[str, int], dict[int, Begun]] = {}
     for rank, position in sorted(answered.items()):
@@ -323,7 +298,7 @@ def mismatch(answered: Mapping[int, Position]) -> HangVerdict | None:
     return None
 
 
-def _odd_one_out(group: str, number: int, begun: Mapping[int, Begun], answered: Mapping[int, Position]) -> HangVerdict:
+def _odd_one_out(group: str, number: int, begun: Mapping[int, Begun], answered: Answered) -> HangVerdict:
     """The rank that the majority contradicts; of two alike, not the lowest."""
     counts = Counter(begun.values())
     usual = max(counts, key=lambda call: (counts[call], -min(r for r, c in begun.items() if c == call)))
@@ -333,41 +308,30 @@ def _odd_one_out(group: str, number: int, begun: Mapping[int, Begun], answered: 
     def line(rank: int) -> str:
         call = answered[rank].waiting
         here = call is not None and (call.group, call.number) == (group, number)
-        return call.where if call is not None and here else answered[rank].where
+        return call.where if call and here else answered[rank].where
 
     axis, (kind, sizes) = answered[odd].axes.get(group, "own"), begun[odd]
-    text = (
-        f"rank {odd} began {kind} of {_elements(sizes)} as number {number} of {axis} ({line(odd)}) "
-        f"where {_ranks(rest)} began {usual[0]} of {_elements(usual[1])} ({line(rest[0])})"
-    )
+    text = f"rank {odd} began {kind} of {_elements(sizes)} as number {number} of {axis} ({line(odd)})"
+    text += f" where {_ranks(rest)} began {usual[0]} of {_elements(usual[1])} ({line(rest[0])})"
     return HangVerdict(odd, axis, usual[0], number, line(odd), text)
 
 
-def _circle(
-    answered: Mapping[int, Position], waiting: Mapping[int, Waiting], blockers: Mapping[int, list[int]]
-) -> HangVerdict | None:
+def _circle(answered: Answered, waiting: Calls, blockers: Mapping[int, list[int]]) -> HangVerdict | None:
     """Every rank that waits does so for another that waits, too: one took another order."""
-    counts = Counter(other for others in blockers.values() for other in others)
-    if not counts:
+    if not (counts := Counter(other for others in blockers.values() for other in others)):
         return None
     behind = min(counts, key=lambda rank: (-counts[rank], -rank))  # of two alike, not rank 0
     others = sorted(rank for rank, blocking in blockers.items() if behind in blocking)
     call, its = waiting[others[0]], waiting[behind]
-    text = (
-        f"{_ranks(others)} and rank {behind} wait for each other: rank {behind} in {its.describe()} "
-        f"({its.where}), {_ranks(others)} in {call.describe()} ({call.where})"
-    )
+    text = f"{_ranks(others)} and rank {behind} wait for each other: rank {behind} in {its.describe()} ({its.where})"
+    text += f", {_ranks(others)} in {call.describe()} ({call.where})"
     return HangVerdict(behind, call.axis, call.kind, call.number, its.where or answered[behind].where, text)
 
 
-def _verdict(
-    behind: int, position: Position | None, waiting: Mapping[int, Waiting], blockers: Mapping[int, list[int]]
-) -> HangVerdict:
-    direct = sorted(rank for rank, others in blockers.items() if behind in others)
-    call = waiting[direct[0]]
-    if position is None:
-        what, where = f"{SILENT}: its process is stopped, or its machine is gone", ""
-    else:
+def _verdict(behind: int, position: Position | None, waiting: Calls, blockers: Mapping[int, list[int]]) -> HangVerdict:
+    call = waiting[min(rank for rank, others in blockers.items() if behind in others)]
+    what, where = f"{SILENT}: its process is stopped, or its machine is gone", ""
+    if position is not None:
         where = position.where
         what = f"is at {where} (after step {position.step}, {position.phase})"
     wait = "waits" if len(waiting) == 1 else "wait"
@@ -384,5 +348,4 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _elements(sizes: tuple[int, ...]) -> str:
-    total = sum(sizes)
-    return f"{total:,} element" + ("" if total == 1 else "s")
+    return f"{sum(sizes):,} element{'' if sum(sizes) == 1 else 's'}"

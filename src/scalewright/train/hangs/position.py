@@ -11,7 +11,7 @@ import pickle
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from types import FrameType
@@ -28,19 +28,14 @@ from scalewright.parallel.timers import reported_axis
 from scalewright.train.hangs.board import Position, Waiting
 
 OURS = Path(scalewright.__file__).parent
-HELPERS = {
-    OURS / "parallel" / f"{name}.py"
-    for name in ("collectives", "functions", "messages", "timers", "shard_timers", "wire")
-}
+_PARALLEL = ("collectives", "functions", "messages", "timers", "shard", "wire")
+HELPERS = {OURS / "parallel" / f"{name}.py" for name in _PARALLEL}  # which wait for their caller
 COMPILER = "torch/_dynamo/convert_frame.py"  # on the stack while torch.compile traces and compiles
 STANDARD = Path(threading.__file__).parent  # the standard library
 RECENT = 32  # of a group's last collectives, which ranks compare
 _KINDS = {
-    "_all_gather_base": "all_gather",
-    "_allgather_base": "all_gather",
-    "_reduce_scatter_base": "reduce_scatter",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    **dict.fromkeys(("_all_gather_base", "_allgather_base", "all_gather_into_tensor_coalesced"), "all_gather"),
+    **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_tensor_coalesced"), "reduce_scatter"),
 }
 _MESSAGES = {Messages.receive.__code__: "receive", Messages._free.__code__: "send"}
 
@@ -60,8 +55,7 @@ class Groups:
             if name not in self.members:
                 self._groups.append(group)
                 self.members[name] = tuple(dist.get_process_group_ranks(group))
-            known = self.axes.get(name)
-            if known in (None, "control"):  # of axes that share a group, what it carries most
+            if self.axes.get(name) in (None, "control"):  # of axes that share a group, what it carries most
                 self.axes[name] = reported_axis(axis)
 
     def find(self, name: str) -> tuple[str, tuple[int, ...]] | None:
@@ -81,18 +75,14 @@ class Groups:
 
 
 def flights(*, stacks: bool = False) -> list[dict[str, object]]:
-    """The recorder's entries, oldest first; the pickle is this process's own.
-
-    `stacks`: with the lines of source of each, for which torch may take seconds the first time.
-    """
-    entries: list[dict[str, object]] = []
-    for dump in flight_dumps():
-        entries += pickle.loads(dump(True, stacks, False)).get("entries", [])
-    return entries
+    """The recorder's entries, oldest first; the pickle is this process's own. `stacks`: with the lines of source of
+    each, for which torch may take seconds the first time."""
+    dumps = (pickle.loads(dump(True, stacks, False)) for dump in flight_dumps())
+    return [entry for content in dumps for entry in content.get("entries", [])]
 
 
 def position(
-    rank: int, step: int, phase: str, thread: int, groups: Groups | None, entries: list[dict[str, Any]]
+    rank: int, step: int, phase: str, thread: int, groups: Groups | None, entries: Sequence[Mapping[str, Any]]
 ) -> Position:
     """This rank's position; `thread` is the main thread's number, `groups` None before the mesh is made."""
     frames = list(_outwards(sys._current_frames().get(thread)))
@@ -109,7 +99,8 @@ def position(
         group = groups.find(name)
         if group is None or entry.get("is_p2p"):
             continue
-        number, kind, sizes = int(entry["collective_seq_id"]), kind_of(entry), _sizes(entry)
+        number, kind = int(entry["collective_seq_id"]), kind_of(entry)
+        sizes = tuple(prod(map(int, shape)) for shape in entry.get("input_sizes") or [])  # elements of each input
         recent[name][number] = (kind, sizes)
         counts[name] = max(counts.get(name, 0), number)
         ended = entry.get("retired") or entry.get("state") == "completed"
@@ -124,17 +115,14 @@ def position(
 
 def _message(frames: Iterable[FrameType], where: str) -> Waiting | None:
     """The message that the main thread waits for, or waits for someone to take."""
-    for frame in frames:
-        kind = _MESSAGES.get(frame.f_code)
-        if kind is None:
-            continue
-        post, peer = frame.f_locals.get("self"), frame.f_locals.get("peer")
-        if not isinstance(post, Messages) or peer is None:
-            return None
-        done = post._received if kind == "receive" else post._freed
-        ends = (post._members[post.rank], post._members[peer])
-        return Waiting("", "pp", kind, done[peer] + 1, (), where, ends)
-    return None
+    frame = next((frame for frame in frames if frame.f_code in _MESSAGES), None)
+    post, peer = (frame.f_locals.get(name) if frame else None for name in ("self", "peer"))
+    if frame is None or not isinstance(post, Messages) or peer is None:
+        return None
+    kind = _MESSAGES[frame.f_code]
+    done = post._received if kind == "receive" else post._freed
+    ends = (post._members[post.rank], post._members[peer])
+    return Waiting("", "pp", kind, done[peer] + 1, (), where, ends)
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -160,16 +148,10 @@ def source_line(stack: Iterable[tuple[str, int]]) -> str:
 
 def _is_library(path: Path) -> bool:
     """Python's own files, installed packages, and code that has no file."""
-    if not path.is_absolute() or "site-packages" in path.parts or "dist-packages" in path.parts:
-        return True
-    return path.is_relative_to(STANDARD)
+    installed = "site-packages" in path.parts or "dist-packages" in path.parts
+    return not path.is_absolute() or installed or path.is_relative_to(STANDARD)
 
 
 def kind_of(entry: Mapping[str, Any]) -> str:
     name = str(entry.get("profiling_name", "")).rpartition(":")[2]
     return _KINDS.get(name, name)
-
-
-def _sizes(entry: Mapping[str, Any]) -> tuple[int, ...]:
-    """Elements of each input."""
-    return tuple(prod(int(length) for length in shape) for shape in entry.get("input_sizes") or [])

@@ -1,14 +1,11 @@
-"""The process behind a rank: its host and pid, posted once, since all ranks look alike in `ps`.
+"""The process behind a rank, what a stuck one leaves, and what the ranks that are left began when one has gone.
 
 rank 3   process-3 = {host: node7, pid: 4321}   ──► board ──►   "rank 3 (pid 4321 on node7) does not answer"
+         hangs/rank-00003.txt, .json            every thread's stack; the last collectives of torch's flight recorder
 
-A stuck rank's file in the run's folder: `hangs/rank-00001.txt`, every thread's stack, and
-`rank-00001.json`, the last collectives from torch's flight recorder.
-
-After a connection to another rank broke: the ranks that are left compare what they began last.
-
-Gloo ends a process that is sent more than it expects: then a difference is found. A rank that was killed, or
-failed by itself, posts nothing.
+Host and pid are posted once, since all ranks look alike in `ps`. After a connection to another rank broke, the others
+compare what they began last: Gloo ends a process that is sent more than it expects, and then a difference is found. A
+rank that was killed, or failed by itself, posts nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +33,8 @@ class Processes:
         self._seen: dict[int, Process] = {}
 
     def introduce(self, board: Board) -> None:
-        """Posts this rank's process, once, and reads rank 0's; raises BoardSilent.
-
-        Rank 0's is kept from the start: the board may live in that process, and be silent when it is needed.
-        """
+        """Posts this rank's process, once, and reads rank 0's; raises BoardSilent. Rank 0's is kept from the start: the
+        board may live in that process, and be silent when it is needed."""
         if self.rank not in self._seen:
             here = Process(socket.gethostname(), os.getpid())
             board.post(f"process-{self.rank}", asdict(here))
@@ -82,8 +77,7 @@ class Stacks:
             self._write_collectives(json.dumps(flights()))
 
     def write_source_lines(self, stuck: Callable[[], bool]) -> None:
-        """Writes the collectives with their lines of source, if the rank is still stuck when these are had:
-        torch may take seconds for them."""
+        """Writes the collectives with their lines of source, if the rank is still stuck: torch may take seconds."""
         with suppress(OSError):
             entries = json.dumps(flights(stacks=True))
             if stuck():

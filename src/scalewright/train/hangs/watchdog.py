@@ -7,9 +7,8 @@
     it gets on again                                         a line and the event `continued`
     others have waited for the timeout                       the run ends with the verdict, exit code 1
 
-Nothing of this uses the groups that are stuck, nor the interpreter's main thread, which may wait in a
-collective outside Python. In a save, a validation, a compilation and up to the end of the first step
-patience is longer: a quarter of `start_s`.
+Nothing of this uses the groups that are stuck, nor the interpreter's main thread, which may wait in a collective
+outside Python. In a save, a validation, a compilation and the first step patience is longer: a quarter of `start_s`.
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ class Watchdog:
         self._failed = False  # whether a failure of this thread has been reported
         self._progress = (-1, -1)  # steps and phases done, collectives begun
         self._progress_at = self._looked_at = self._now()
-        # What this rank has reported and is not over: kind, since.
-        self._told: tuple[str, float] | None = None
+        self._told: tuple[str, float] | None = None  # what this rank has reported and is not over: kind, since
         self._beat = -1  # the step that was last reported as stalled
 
     # -- called by the main thread ---------------------------------------------------------------------
@@ -160,14 +158,13 @@ class Watchdog:
 
     def _gave_up(self, verdict: HangVerdict) -> str:
         key, seconds = self._timeout()
-        place = self._stacks.folder
-        return f"{verdict.text}; gave up after {seconds:g} s (train.timeouts.{key}); stacks are in {place}"
+        folder = self._stacks.folder
+        return f"{verdict.text}; gave up after {seconds:g} s (train.timeouts.{key}); stacks are in {folder}"
 
     def _timeout(self) -> tuple[str, float]:
         """The key of the timeout that holds now, and its seconds."""
-        if self._phase == STEADY:
-            return "steady_s", self.timeouts.steady_s
-        return "start_s", self.timeouts.start_s
+        key = "steady_s" if self._phase == STEADY else "start_s"
+        return key, getattr(self.timeouts, key)
 
     # -- the thread ------------------------------------------------------------------------------------
 
@@ -202,10 +199,8 @@ class Watchdog:
         self._looked_at = self._now()  # not `now`: writing stacks may have taken seconds
 
     def _is_over(self, now: float, waited: float) -> bool:
-        """Whether this rank has waited, or others for it, for longer than the timeout.
-
-        A rank's own time without a collective is no such wait: it may have computed all that time.
-        """
+        """Whether this rank has waited, or others for it, for longer than the timeout. A rank's own time without a
+        collective is no such wait: it may have computed all that time."""
         if not self._waits and self._verdict is not None and self._verdict.rank != self.rank:
             return False  # a wait of others, which may be over
         grace = 0.0 if self.mesh.device.type == "cuda" else self.patience.grace_s

@@ -1,1 +1,1 @@
-"""How much memory a rank takes: used (usage.py), needed (need.py), and missing: out_of_memory.py."""
+"""How much memory a rank takes: used (usage.py), needed and missing (out_of_memory.py)."""

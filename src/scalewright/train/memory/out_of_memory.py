@@ -2,13 +2,10 @@
 
     torch.OutOfMemoryError (CUDA) · RuntimeError of the CPU's allocator · bad_alloc · MemoryError --> RunError
 
-Step and phase are read off the traceback, so that a step pays nothing for it.
-
-How much memory a run needs, estimated at once and without torch, from the planner's sums over operators.
+Step and phase are read off the traceback, so that a step pays nothing for it. `estimate` has the memory that a run
+needs, from the planner's sums over operators, and `helps` the change of its keys after which `high` is free:
 
     low = most of the planned peak  <  peak of the fullest rank  <  the planned p90 = high
-
-`helps` names the change of a run file's keys after which `high` is within what is free.
 """
 
 from __future__ import annotations
@@ -66,9 +63,8 @@ def memory_explained(run: RunSpec, seq_len: int, rank: int, device: torch.device
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+    by_message = isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+    return by_message or isinstance(error, (torch.OutOfMemoryError, MemoryError))
 
 
 def explain(error: BaseException, run: RunSpec, seq_len: int, rank: int, device: torch.device) -> str:
@@ -101,9 +97,8 @@ def wanted(message: str) -> float | None:
     """Bytes that the allocation asked for; None where its message has no number."""
     if match := re.search(r"[Tt]ried to allocate ([\d.]+) (Ki|Mi|Gi|Ti)B", message):
         return float(match[1]) * 2.0 ** (10 * (1 + ("Ki", "Mi", "Gi", "Ti").index(match[2])))
-    if match := re.search(r"tried to allocate (\d+) bytes", message):
-        return float(match[1])
-    return None
+    match = re.search(r"tried to allocate (\d+) bytes", message)
+    return float(match[1]) if match else None
 
 
 def _advice(run: RunSpec, seq_len: int, device: torch.device) -> str:
@@ -138,15 +133,13 @@ def estimate(run: RunSpec, seq_len: int, layout: Layout | None = None) -> Need |
     if not isinstance(model, ModelSpec):
         return None
     lows, highs = [], []
-    for precision, chip in product(
-        ("fp32", "bf16") if layout.precision == "auto" else (layout.precision,), _CHIPS.get(run.device, ("gpu", "cpu"))
-    ):
+    precisions = ("fp32", "bf16") if layout.precision == "auto" else (layout.precision,)
+    for precision, chip in product(precisions, _CHIPS.get(run.device, ("gpu", "cpu"))):
         sized = Layout.parse({**layout.dump(), "precision": precision})
         request = from_question(Question(run, load_cluster(ANY_GPU), length=seq_len).with_layout(sized))
         prepared = prepare([replace(request, chip=replace(request.chip, kind=chip))])
         usage = evaluate_memory(prepared, constants())
-        part = {kind: float(bytes_[0]) for kind, bytes_ in usage.parts.items()}
-        unknown = part["optimizer"] if isinstance(run.optimizer, PythonRef) else 0.0
+        unknown = float(usage.parts["optimizer"][0]) if isinstance(run.optimizer, PythonRef) else 0.0
         lows.append(CERTAIN * (float(usage.peak[0]) - unknown))
         highs.append(float(usage.high[0]))
     return Need(min(lows), max(highs))
@@ -173,14 +166,12 @@ def _changes(layout: Layout, seq_len: int) -> Iterator[tuple[str, dict[str, obje
     less: dict[str, object] = {"micro_batch": 1} if layout.micro_batch > 1 else {}
     again: dict[str, object] = {"recompute": "full"} if layout.recompute != "full" else {}
     shard: dict[str, object] = {"zero_stage": 3} if layout.dp > 1 and layout.zero_stage != 3 else {}
-    for changes in (less, again, shard, {**less, **again}, {**less, **again, **shard}):
-        if changes:
-            yield _overrides(changes), changes, seq_len
+    for changes in filter(None, (less, again, shard, {**less, **again}, {**less, **again, **shard})):
+        yield _overrides(changes), changes, seq_len
     for lean in ({}, {**less, **again}):
         for times in (2, 4, 8, 16, 32, 64, 128):
-            if seq_len // times >= 16:
-                length = seq_len // times // 16 * 16
-                yield " ".join([f"data.seq_len={length}", _overrides(lean)]).strip(), lean, length
+            if length := seq_len // times // 16 * 16:
+                yield f"data.seq_len={length} {_overrides(lean)}".strip(), lean, length
 
 
 def _overrides(changes: dict[str, object]) -> str:

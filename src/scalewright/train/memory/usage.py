@@ -1,6 +1,6 @@
 """How much memory a rank takes: a row of metrics has the largest of all ranks (`train/step.py`).
 
-The history of a GPU's allocations, written when one fails: `profile: {memory: true}`.
+With `profile: {memory: true}` also the history of a GPU's allocations, written when one fails:
 
     traces/memory-rank00003.pickle ──► scalewright diagnose ──► the peak, and the lines of code that hold it
 
@@ -10,6 +10,7 @@ torch notes every allocation with its stack, which costs microseconds each: only
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,7 @@ import torch
 
 
 def memory_gib(device: torch.device) -> float:
-    """Memory of this rank in GiB: the most that torch allocated on a GPU, else what the process has resident.
-
-    Neither waits for the device.
-    """
+    """This rank's memory in GiB: the most that torch allocated on a GPU, else what is resident. Waits for no device."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     return float(_process(os.getpid()).memory_info().rss) / 2**30
@@ -48,9 +46,8 @@ def write_history(asked: bool, folder: Path, rank: int, device: torch.device) ->
     if not asked or device.type != "cuda":
         return None
     path = folder / "traces" / f"memory-rank{rank:05d}.pickle"
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]
-    except OSError:
-        return None
-    return path
+        return path
+    return None

@@ -3,15 +3,14 @@
     plan.predict(model, this machine, layout) --> predicted event, a line at the start
     step times of this call, and their parts   --> "a step took 158 ms, predicted 142 ms (+11%): as expected"
 
-A GPU is priced from its published figures, or by the cluster that the run names. A CPU has none: it is
-priced from timings of its kernels, which `plan` and `predict` on `--cluster local` take once and keep. They
-need some seconds with nothing beside them, so that `train` only reads them. Where there can be none, a
-note gives the reason; a prediction never stops a run.
+A GPU is priced from its published figures, or by the cluster that the run names. A CPU has none: it is priced from
+timings of its kernels, which `plan` and `predict` on `--cluster local` take once and keep. They need some seconds with
+nothing beside them, so that `train` only reads them. Without any, a note gives the reason; it never stops a run.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -82,22 +81,19 @@ class Expectation:
         return compare(self.p50, self.p10 or self.p50, self.p90 or self.p50, measured_s, self._blame())
 
     def _blame(self) -> str:
-        """The part that takes the most more (or less) than predicted, in words.
-
-        Parts are means, which add up where medians don't, scaled to the median step that stands in the same
-        line: a few slow steps would give a part more than the whole step.
-        """
-        sums: dict[str, float] = {}
+        """The part that takes the most more (or less) than predicted, in words. Parts are means, which add up where
+        medians don't, scaled to the median step beside them: a few slow steps would give a part more than the step."""
+        sums = defaultdict[str, float](float)
         for _, parts in self._steps:
             for name, seconds in parts.items():
-                sums[name] = sums.get(name, 0.0) + seconds
-        whole = sum(seconds for seconds, _ in self._steps)
-        scale = (self.median_s or 0.0) / whole if whole else 0.0
-        sums = {name: seconds * scale for name, seconds in sums.items()}
-        measured, predicted = together(sums), together(self.breakdown_s)
+                sums[name] += seconds
+        usual, whole = self.median_s or 0.0, sum(seconds for seconds, _ in self._steps)
+        scale = usual / whole if whole else 0.0
+        measured = together({name: seconds * scale for name, seconds in sums.items()})
+        predicted = together(self.breakdown_s)
         if not measured or not predicted:
             return ""
-        sign = 1 if (self.median_s or 0.0) > (self.p50 or 0.0) else -1
+        sign = 1 if usual > (self.p50 or 0.0) else -1
         names = {**measured, **predicted}
         worst = max(names, key=lambda name: sign * (measured.get(name, 0.0) - predicted.get(name, 0.0)))
         figures = f"{short_time(measured.get(worst, 0.0))}, {short_time(predicted.get(worst, 0.0))} predicted"
@@ -132,10 +128,8 @@ def expect(resolved: Resolved) -> Expectation:
         return Expectation(note=str(error))
     except Exception as error:  # a planner that fails is no reason not to train
         return Expectation(note=f"{type(error).__name__}: {error}")
-    low, high = prediction.number("p10"), prediction.number("p90")
-    return Expectation(
-        low, prediction.step_time_s, high, prediction.breakdown, prediction.memory_gib, prediction.comm_bytes, note
-    )
+    times = prediction.number("p10"), prediction.step_time_s, prediction.number("p90")
+    return Expectation(*times, prediction.breakdown, prediction.memory_gib, prediction.comm_bytes, note)
 
 
 def _place(run: RunSpec) -> tuple[ClusterSpec | None, str]:
@@ -145,10 +139,8 @@ def _place(run: RunSpec) -> tuple[ClusterSpec | None, str]:
     if run.device != "cpu":
         return None, f"nobody publishes figures of {run.device}"
     devices = run.layout.devices
-    timings = known_timings(devices)
-    if timings is None:
-        # Any model times the same kernels.
-        command = f"scalewright predict tiny --cluster local --devices {devices}"
+    if (timings := known_timings(devices)) is None:
+        command = f"scalewright predict tiny --cluster local --devices {devices}"  # any model times the same kernels
         return None, f"this machine has not been timed lately (once: `{command}`)"
     busy = timings.load is not None and timings.load > 0.5 * devices * timings.threads
     note = f"timed beside other work (load {timings.load:.1f})" if busy else ""

@@ -26,6 +26,8 @@ from scalewright.train.columns import AUX, BUSIEST, DROPPED, ENTROPY, LOSS, MEMO
 from scalewright.train.metrics.expectation import Expectation
 from scalewright.train.precision import Peak
 
+Tell = Callable[[str, dict[str, object]], bool | None]  # (kind, row) -> whether the run is to stop
+
 
 @dataclass
 class Record:
@@ -41,10 +43,10 @@ class Record:
     peak: Peak
     place: DataPosition  # where this call began
     expectation: Expectation = field(default_factory=Expectation)  # of a step's time
-    last: dict[str, dict[str, Any]] = field(default_factory=dict)  # the newest row of each kind
-    tell: Callable[[str, dict[str, Any]], bool | None] | None = None  # the caller's callbacks
+    last: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # the newest row of each kind
+    tell: Tell | None = None  # the caller's callbacks
     stop_asked: bool = False  # by one of them
-    _pending: deque[dict[str, Any]] = field(default_factory=deque)  # events of other threads, to hand on
+    _pending: deque[dict[str, object]] = field(default_factory=deque)  # events of other threads, to hand on
     _peak_too_low: bool = False
 
     def step(
@@ -56,28 +58,17 @@ class Record:
         place = self.place.after(step, self.layout.global_batch, self.seq_len)
         speed = tokens / seconds if seconds > 0 else 0.0
         row = {
-            "kind": "train",
-            "step": step,
-            "samples": place.samples,
-            "tokens": place.tokens,
-            "loss_tokens": int(report[TOKENS]),
-            "loss": _finite(report[LOSS]),
-            "aux_loss": _finite(report[AUX]),
-            "grad_norm": _finite(report[NORM]),
-            "lr": rate,
-            "step_time_s": seconds,
-            "tokens_per_s": speed,
-            "mfu": self._mfu(speed, step),
-            "memory_gib": max(report[MEMORY:]),
-            "sample_ids_hash": hash_,
+            "kind": "train", "step": step, "samples": place.samples, "tokens": place.tokens,
+            "loss_tokens": int(report[TOKENS]), "loss": _finite(report[LOSS]), "aux_loss": _finite(report[AUX]),
+            "grad_norm": _finite(report[NORM]), "lr": rate, "step_time_s": seconds, "tokens_per_s": speed,
+            "mfu": self._mfu(speed, step), "memory_gib": max(report[MEMORY:]), "sample_ids_hash": hash_,
             "breakdown_s": {name: round(seconds, 7) for name, seconds in parts.items()},
-        }
+        }  # fmt: skip
         if self.layout.precision == "fp16":
             row["loss_scale"] = report[SCALE]
         if report[BUSIEST]:
-            row["expert_load_max"] = _finite(report[BUSIEST])
-            row["expert_entropy"] = _finite(report[ENTROPY])
-            row["expert_drop_share"] = _finite(report[DROPPED])
+            experts = {"load_max": BUSIEST, "entropy": ENTROPY, "drop_share": DROPPED}
+            row |= {f"expert_{key}": _finite(report[column]) for key, column in experts.items()}
         if report[OUTER]:
             row["outer_grad_norm"] = _finite(report[OUTER])
         if report[SKIPPED]:
@@ -94,20 +85,15 @@ class Record:
         if reached <= self.peak.flops or self.peak.source != "measured":
             return reached / self.peak.flops
         self._peak_too_low = True
-        self.event(
-            "note",
-            f"no MFU from here on: a step did {reached / 1e12:.3g} TFLOP/s a device, more than the peak of "
-            f"{self.peak.flops / 1e12:.3g} measured at the start, when the machine must have been busy",
-            step=step,
-            peak_too_low=self.peak.flops,
-        )
+        more = f"a step did {reached / 1e12:.3g} TFLOP/s a device, more than the peak of {self.peak.flops / 1e12:.3g}"
+        note = f"no MFU from here on: {more} measured at the start, when the machine must have been busy"
+        self.event("note", note, step=step, peak_too_low=self.peak.flops)
         return None
 
     def experts(self, step: int, loads: Mapping[int, list[int]]) -> None:
         """Writes the tokens of every expert in a step, by layer. Not to trackers, which take numbers."""
-        self.metrics.write(
-            {"kind": "experts", "step": step, "loads": {str(layer): loads[layer] for layer in sorted(loads)}}
-        )
+        by_layer = {str(layer): loads[layer] for layer in sorted(loads)}
+        self.metrics.write({"kind": "experts", "step": step, "loads": by_layer})
 
     def valid(self, step: int, loss: float, bits_per_byte: float | None) -> None:
         """Writes one validation row."""
@@ -115,14 +101,15 @@ class Record:
         self.console.valid(row)
         self._write(row)
 
-    def _write(self, row: dict[str, Any]) -> None:
+    def _write(self, row: dict[str, object]) -> None:
         self.metrics.write(row)
         self.events.look(every=LOOK_SECONDS)
         self.trackers.log(row)
-        self.last[row["kind"]] = row
-        self._hand_on(row["kind"], row)
+        kind = str(row["kind"])
+        self.last[kind] = row
+        self._hand_on(kind, row)
 
-    def _hand_on(self, kind: str, row: dict[str, Any]) -> None:
+    def _hand_on(self, kind: str, row: dict[str, object]) -> None:
         """Gives a row to the caller's callback, which may ask to stop."""
         if self.tell is not None and self.tell(kind, row):
             self.stop_asked = True
@@ -133,10 +120,8 @@ class Record:
         self._hand_on_pending()
 
     def event_from_thread(self, kind: str, message: str = "", **fields: Any) -> None:
-        """The same from another thread: trackers and callbacks get the event with the next step.
-
-        The user's callback never runs beside the training then, nor do two threads use the launcher's pipe.
-        """
+        """The same from another thread: trackers and callbacks get the event with the next step. The user's callback
+        never runs beside the training then, nor do two threads use the launcher's pipe."""
         entry = self.events.write(kind, **fields, **({"message": message} if message else {}))
         self._pending.append(entry)
         if message:
@@ -172,7 +157,8 @@ class Record:
         # A callback's error isn't that of a failed run, which has its own.
         with suppress(Exception) if status == "failed" else nullcontext():
             self._hand_on_pending()
-        step = max(step, int(self.last.get("train", {}).get("step", 0)))
+        last = self.last.get("train", {})
+        step = max(step, int(last.get("step", 0)))
         if status != "failed":  # a failure's event comes from the supervisor or the caller, with its cause
             why = {"cause": cause} if cause else {}
             self.event({"finished": "finish", "stopped": "stop"}[status], step=step, seconds=seconds, **why)
@@ -180,7 +166,6 @@ class Record:
         self.trackers.close(status, [folder / "run.yaml", folder / "metrics.jsonl"])
         if status != "failed" and (compared := self.expectation.words()):
             self.console.message(compared)
-        last = self.last.get("train", {})
         summary = {"steps": step, "loss": last.get("loss"), "seconds": seconds, "out_dir": str(folder)}
         self.console.close(summary if last and status != "failed" else None)
         self.metrics.close()

@@ -1,21 +1,10 @@
-"""Opens rank 0's record of a run: its folder, files, console and trackers; writes the start event.
-
-Callbacks of a caller of `train`: the rows as they are written, and a way to stop the run.
-
-sw.train("run.yaml", on_step=lambda row: "stop" if row["loss"] < 2 else None)
-
-this process trains     rank 0's record calls them
-local workers           rank 0 sends its rows through its pipe; the process that started them calls them
-torchrun and the like   rank 0's process calls them
-"""
+"""Opens rank 0's record of a run: its folder, files, console and trackers; writes the start event."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from scalewright.launch.settings import present_environment
 from scalewright.launch.starters import attempt_facts
@@ -38,7 +27,7 @@ from scalewright.track.metrics import MetricsFile
 from scalewright.track.saved import read_saved
 from scalewright.train.initial import keep_origin
 from scalewright.train.metrics.expectation import expect
-from scalewright.train.metrics.record import Record
+from scalewright.train.metrics.record import Record, Tell
 from scalewright.train.network import Network
 from scalewright.train.precision import Peak
 from scalewright.train.resolve import Resolved
@@ -50,11 +39,8 @@ METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 
 
 def write_folder(session: Session, changes: Changes) -> None:
-    """The resolved run file, an engine's own files and the tokenizer, so that the folder stands alone; raises
-    UserError.
-
-    A run that goes on keeps its tokenizer.json; one that was allowed to change it has the old one beside it.
-    """
+    """The resolved run file, an engine's own files and the tokenizer, so that the folder stands alone. A run that goes
+    on keeps its tokenizer.json; one that was allowed to change it has the old one beside it. Raises UserError."""
     run, resumed = session.run, session.resumed
     folder = run.folder
     try:
@@ -80,16 +66,9 @@ def write_folder(session: Session, changes: Changes) -> None:
 
 
 def open_record(
-    session: Session,
-    origin: Origin,
-    peak: Peak,
-    notes: list[str],
-    *,
-    quiet: bool,
-    tell: Callable[[str, dict[str, object]], bool | None] | None = None,
+    session: Session, origin: Origin, peak: Peak, notes: list[str], *, quiet: bool, tell: Tell | None = None
 ) -> Record:
-    """Rank 0's writers, opened to go on from where the run stands; `notes` and then start or resume become
-    events."""
+    """Rank 0's writers, opened to go on from where the run stands; `notes` and then start or resume become events."""
     resolved, run, place = session.resolved, session.run, session.place
     folder, done = run.folder, place.step
     parameters, flops = _counts(resolved, session.engine.network)
@@ -105,25 +84,19 @@ def open_record(
     seen = environment(environ=present_environment()) if tracked else None
     copies = open_trackers(run, folder, environment=seen, resume_step=done, variables=resolved.variables)
     trackers = Fanout(copies, events, tell=console.message)
-    record = Record(
-        metrics,
-        events,
-        console,
-        trackers,
-        layout=run.layout,
-        seq_len=resolved.seq_len,
-        flops_per_token=flops,
-        peak=peak,
-        place=place,
-        tell=tell,
-    )
+    writers = metrics, events, console, trackers
+    record = Record(*writers, run.layout, resolved.seq_len, flops, peak=peak, place=place, tell=tell)
     console.start()
     for note in [*notes, *filter(None, [lost_events])]:
         record.event("fault", note, step=done)
     if metrics.note:
         record.event("fault", metrics.note, step=done, lost=metrics.lost)
-    counts = {"parameters": parameters, "flops_per_token": flops}
-    facts = {"run_id": session.run_id, **counts, **_facts(run, peak)}
+    facts = {
+        "run_id": session.run_id, "parameters": parameters, "flops_per_token": flops,
+        "world": run.layout.devices, "precision": run.layout.precision,
+        **{f"peak_{key}": getattr(peak, key) for key in ("flops", "source", "device", "how")},
+        "pid": os.getpid(), **attempt_facts(),
+    }  # fmt: skip
     if origin.reader:
         record.event("resume", f"resumed from step {done}", step=done, path=str(before), **facts)
     else:
@@ -134,22 +107,9 @@ def open_record(
     return record
 
 
-def _facts(run: RunSpec, peak: Peak) -> dict[str, Any]:
-    """Facts about the devices, for the events of a start and a resume."""
-    return {
-        "world": run.layout.devices,
-        "precision": run.layout.precision,
-        **{f"peak_{key}": getattr(peak, key) for key in ("flops", "source", "device", "how")},
-        "pid": os.getpid(),
-        **attempt_facts(),
-    }
-
-
 def _counts(resolved: Resolved, network: Network) -> tuple[int, float]:
-    """Parameters of the whole model, of which a pipeline's rank holds some, and training FLOPs a token.
-
-    A user's own module is whole on every rank; its operators aren't known, and 6 FLOPs a parameter are taken.
-    """
+    """Parameters of the whole model, of which a pipeline's rank holds some, and training FLOPs a token. A user's own
+    module is whole on every rank; its operators aren't known, and 6 FLOPs a parameter are taken."""
     if isinstance(resolved.model, ModelSpec):
         per_token = flops_per_token(resolved.model, resolved.seq_len, mtp=True)
         counted = count_parameters(resolved.model)
@@ -166,63 +126,5 @@ def _description(run: RunSpec, parameters: int, peak: Peak) -> list[str]:
     sizes = [f"{key} {getattr(layout, key)}" for key in ("pp", "tp") if getattr(layout, key) > 1]
     kind = ", ".join([*sizes, f"zero {layout.zero_stage}"]) if layout.devices > 1 else ""
     best = f"peak {peak.flops / 1e12:.3g} TFLOP/s a device ({peak.source})" if peak.flops else "peak unknown"
-    parts = [
-        f"{name} {count(parameters)}".strip(),
-        split,
-        str(layout.precision),
-        kind,
-        f"batch {layout.global_batch}",
-        best,
-    ]
-    return [part for part in parts if part]
-
-
-STOP = "stop"
-Callback = Callable[[dict[str, object]], Any]
-
-
-class Callbacks:
-    """A caller's functions; whether one of them has asked to stop, and the newest row of each kind."""
-
-    def __init__(self, on_step: Callback | None, on_valid: Callback | None, on_event: Callback | None) -> None:
-        self._functions = {"train": on_step, "valid": on_valid, "event": on_event}
-        for name, function in self._functions.items():
-            if function is not None and not callable(function):
-                raise UserError(
-                    f"the callback for {name} rows is {type(function).__name__}", "train", "give a function"
-                )
-        self.last: dict[str, dict[str, Any]] = {}
-        self.stopped = False
-
-    def __bool__(self) -> bool:
-        return any(function is not None for function in self._functions.values())
-
-    def __call__(self, kind: str, row: dict[str, Any]) -> bool:
-        """Hands a row to its function; whether it is the first that asks the run to save and stop."""
-        self.last[row["kind"]] = row
-        function = self._functions[kind]
-        asks = function is not None and function(dict(row)) == STOP
-        first, self.stopped = asks and not self.stopped, self.stopped or asks
-        return first
-
-    def result(self, out_dir: str, seconds: float) -> dict[str, Any]:
-        """How a run that a callback has stopped ended, with the keys of `train.run.Result`."""
-        step = int(self.last.get("train", {}).get("step", 0))
-        return answer(out_dir, step, self.last, self.last.get("resume", {}).get("step"), seconds)
-
-
-def answer(
-    out_dir: str, step: int, last: Mapping[str, Mapping[str, Any]], resumed: int | None, seconds: float
-) -> dict[str, object]:
-    """How a run ended, from its newest row of each kind, with the keys of `train.run.Result`."""
-    row, valid = last.get("train", {}), last.get("valid", {})
-    return {
-        "out_dir": out_dir,
-        "step": step,
-        "loss": row.get("loss"),
-        "valid_loss": valid.get("loss"),
-        "bits_per_byte": valid.get("bits_per_byte"),
-        "tokens_per_s": row.get("tokens_per_s"),
-        "resumed_from": resumed,
-        "seconds": seconds,
-    }
+    size, batch = f"{name} {count(parameters)}".strip(), f"batch {layout.global_batch}"
+    return [part for part in (size, split, str(layout.precision), kind, batch, best) if part]

@@ -3,9 +3,8 @@
     meant to change     lr, steps, layout, batch, mixture weights, settings    one `changed` event, one line
     breaks the promise  data, tokenizer, seed, model                           an error without allow_changes
 
-Data are compared by what they hold: a folder that was moved is the same data (`data/dataset.py`).
-
-The choices of a run's first start are kept when it resumes: `auto` and null then mean "as before".
+Data are compared by what they hold: a folder that was moved is the same data (`data/dataset.py`). The choices of a
+run's first start are kept when it resumes: `auto` and null then mean "as before".
 
     first start    precision: auto --measured--> fp32          saved with every checkpoint (state.json: run)
     resume         precision: auto --kept------> fp32          also if a measurement would now give bf16
@@ -24,7 +23,6 @@ from typing import Any
 
 from scalewright.checkpoint.format import checkpoints_at, committed, read_state
 from scalewright.data.dataset import Dataset, TokenDataset, file_identity
-from scalewright.data.mixture import Positions
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec, RunSpec
@@ -70,12 +68,6 @@ def data_settings(dataset: Dataset, run: RunSpec, samples: int) -> dict[str, obj
     return state
 
 
-def earlier_positions(state: Mapping[str, Any]) -> Positions | None:
-    """Where the sources of a checkpoint's run stood; None of an older release's, or of a user's own data."""
-    data = state.get("data", {})
-    return Positions.parse(data) if "segments" in data else None
-
-
 def find_changes(
     state: Mapping[str, Any], settings: Mapping[str, Any], data: Mapping[str, Any], model: Mapping[str, Any]
 ) -> Changes:
@@ -98,28 +90,21 @@ def find_changes(
 
 def check_promises(changes: Changes, allowed: tuple[str, ...], where: Path) -> None:
     """Raises UserError for a broken promise that isn't allowed; nothing has been written yet."""
-    refused = [key for key in PROMISES if key in changes.broken and key not in allowed]
-    if refused:
-        needed = [key for key in PROMISES if key in changes.broken]
-        raise UserError(
-            "this isn't the run that was saved: " + "; ".join(changes.broken[key] for key in refused),
-            str(where),
-            f"give what it was saved with, or go on all the same with allow_changes=[{', '.join(needed)}]; "
-            "another name= or resume=never begins anew",
-        )
+    broken = [key for key in PROMISES if key in changes.broken]
+    if refused := [changes.broken[key] for key in broken if key not in allowed]:
+        keep = f"give what it was saved with, or go on all the same with allow_changes=[{', '.join(broken)}]"
+        how = f"{keep}; another name= or resume=never begins anew"
+        raise UserError(f"this isn't the run that was saved: {'; '.join(refused)}", str(where), how)
 
 
 def _compare_model(changes: Changes, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     from_python = "python" in before or "python" in now  # else a key that one lacks is another release's
     keys = {**before, **now} if from_python else {key: None for key in now if key in before}
     different = [k for k in keys if k not in ("name", "version") and before.get(k) != now.get(k)]
-    for key in different:
-        changes.values[f"model.{key}"] = [before.get(key), now.get(key)]
+    changes.values.update({f"model.{key}": [before.get(key), now.get(key)] for key in different})
     if different:
-        key = different[0]
-        changes.broken["model"] = (
-            f"the checkpoint's model has {key} {before.get(key)!r} but the run's has {now.get(key)!r}"
-        )
+        old, new = before.get(different[0]), now.get(different[0])
+        changes.broken["model"] = f"the checkpoint's model has {different[0]} {old!r} but the run's has {new!r}"
 
 
 def _compare_data(changes: Changes, before: Any, now: Any) -> None:
@@ -150,17 +135,13 @@ def _compare_sources(changes: Changes, before: Mapping[str, Any], now: Mapping[s
     gone = [_path(before, number) for number in old_weights if number not in new_weights]
     added = [_path(now, number) for number in new_weights if number not in old_weights]
     if gone or added:
-        words = [f"{path} {change}" for paths, change in ((gone, "is gone"), (added, "is new")) for path in paths]
-        same = set(gone) & set(added)
+        words = [f"{path} holds other tokens" for path in sorted(set(gone) & set(added))]
+        words = words or [*(f"{path} is gone" for path in gone), *(f"{path} is new" for path in added)]
         changes.values["data.train"] = [list(before["paths"].values()), list(now["paths"].values())]
-        changes.broken["data"] = "its data differ: " + (
-            ", ".join(f"{path} holds other tokens" for path in sorted(same)) if same else ", ".join(words)
-        )
+        changes.broken["data"] = f"its data differ: {', '.join(words)}"
     elif old_weights != new_weights:
-        changes.values["data.train.weight"] = [
-            list(old_weights.values()),
-            [new_weights[number] for number in old_weights],
-        ]
+        weights = [[of_side[number] for number in old_weights] for of_side in (old_weights, new_weights)]
+        changes.values["data.train.weight"] = weights
 
 
 def _named(data: Mapping[str, Any]) -> str:
@@ -179,10 +160,8 @@ def _differences(key: str, old: Any, new: Any) -> dict[str, list[Any]]:
     # Arguments of a user's own code are the user's: one that is new is a change.
     from_python = "python" in old or "python" in new
     keys = {**old, **new} if from_python else {k: None for k in old if k in new}
-    differences = {}
-    for inner in keys:
-        differences.update(_differences(f"{key}.{inner}", old.get(inner), new.get(inner)))
-    return differences
+    parts = (_differences(f"{key}.{inner}", old.get(inner), new.get(inner)) for inner in keys)
+    return {name: values for part in parts for name, values in part.items()}
 
 
 def _short(value: Any) -> str:
@@ -196,8 +175,7 @@ _SIZES = ("devices", "tp", "pp", "cp", "ep", "etp", "dp_replicate", "schedule", 
 
 def keep_choices(run: RunSpec) -> RunSpec:
     """The run with what its checkpoint's run had chosen, wherever the user leaves the choice open."""
-    before = _earlier(run)
-    if not before:
+    if not (before := _earlier(run)):
         return run
     layout, train = run.layout.dump(), run.train.dump()
     old_layout, old_train = before.get("layout", {}), before.get("train", {})

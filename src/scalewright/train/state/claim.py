@@ -28,30 +28,24 @@ class InUseError(UserError):
 
 
 def check_folder(run: RunSpec, force: bool = False) -> None:
-    """Raises UserError when the run would replace files of its folder that no run wrote, or can't save there.
-
-    A run's own run.yaml holds its `environment`; whatever lies beside one is the run's. So `out_dir: .`, or a
-    folder of prepared tokens, costs nobody a file.
-    """
+    """Raises UserError when the run would replace files of its folder that no run wrote, or can't save there. A run's
+    own run.yaml holds its `environment`; whatever lies beside one is the run's. So `out_dir: .`, or a folder of
+    prepared tokens, costs nobody a file."""
     folder, saves = run.folder, run.folder / "checkpoints"
     if os.path.lexists(saves) and not saves.is_dir():  # it would begin anew, and fail when it saves
         how = "mount or restore the folder that belongs there, or set out_dir"
         raise UserError("the checkpoints' folder is none, or a link that leads nowhere", str(saves), how)
     there = [name for name in REPLACED if (folder / name).exists()]
     if not force and there and not _is_runs(folder / "run.yaml"):
-        raise UserError(
-            f"the run would replace {there[0]} in its folder, and no run wrote that",
-            f"out_dir: {folder}",
-            "set out_dir to another folder, or add --force",
-        )
+        problem = f"the run would replace {there[0]} in its folder, and no run wrote that"
+        raise UserError(problem, f"out_dir: {folder}", "set out_dir to another folder, or add --force")
 
 
 def _is_runs(path: Path) -> bool:
-    try:
+    with suppress(UserError):
         content = read_yaml(path)
-    except UserError:
-        return False
-    return isinstance(content, dict) and isinstance(content.get("environment"), dict)
+        return isinstance(content, dict) and isinstance(content.get("environment"), dict)
+    return False
 
 
 def check_free(run: RunSpec) -> None:
@@ -73,10 +67,8 @@ def claim_folder(run: RunSpec) -> Iterator[None]:
 
 @contextmanager
 def hold_folder(folder: Path, create: bool = True) -> Iterator[None]:
-    """A run's folder, by a lock that the kernel takes back when its holder dies; no file in it leads out.
-
-    Without `create` FileNotFoundError where nothing was trained there.
-    """
+    """A run's folder, by a lock that the kernel takes back when its holder dies; no file in it leads out. Without
+    `create` FileNotFoundError where nothing was trained there."""
     try:
         if create:
             folder.mkdir(parents=True, exist_ok=True)
@@ -101,6 +93,5 @@ def hold_folder(folder: Path, create: bool = True) -> Iterator[None]:
         except (ImportError, OSError):  # Windows, or a file system without locks
             pass
         if not held:
-            how = "wait for it or stop it, or set out_dir"
-            raise InUseError("another process is training there", str(folder), how)
+            raise InUseError("another process is training there", str(folder), "wait for it or stop it, or set out_dir")
         yield

@@ -3,14 +3,12 @@
     schedule-free   k, weight_sum, lr_max, train_mode       in param_groups
     Prodigy         d, d_max, d_numerator, k                in param_groups
 
-Of each group's values a checkpoint holds those that changed since the optimizer was made, with what they
-began as. On a resume
+Of each group's values a checkpoint holds those that changed since the optimizer was made, with what they began as; the
+built-in ones change none. On a resume
 
     the run file gives the same beginning    the saved value is taken: the optimizer's own progress
     it gives another beginning               that is taken: the user changed a setting
     lr, initial_lr                           are always the run file's and the schedule's
-
-The built-in optimizers change nothing in their groups: all there is the run file's.
 
 Small Python values as JSON and back, exactly: numbers, tuples, tensors of a few numbers.
 
@@ -26,6 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -64,19 +63,15 @@ class GroupState:
         for group, first in zip(groups, self._first, strict=False):
             _reset(group, first)
         if len(saved.get("groups", [])) not in (0, len(groups)):
-            raise UserError(
-                f"the checkpoint's optimizer has {len(saved['groups'])} groups, and this one {len(groups)}",
-                "optimizer",
-                "make as many groups as before",
-            )
+            problem = f"the checkpoint's optimizer has {len(saved['groups'])} groups, and this one {len(groups)}"
+            raise UserError(problem, "optimizer", "make as many groups as before")
         for group, first, changed in zip(groups, self._first, saved.get("groups", []), strict=False):
             device = next((p.device for p in group["params"]), None)
             for key, value in changed.items():
                 if first.get(key) == value["first"]:
                     group[key] = decode(value["now"], device)
         entries: dict[Any, Any] = self.optimizer.state
-        for name, value in saved.get("entries", {}).items():
-            entries[name] = decode(value)
+        entries.update({name: decode(value) for name, value in saved.get("entries", {}).items()})
 
     def _changed(self) -> dict[str, object]:
         """The values that have changed, encoded: [{key: {"first", "now"}}] of the groups, and entries of
@@ -87,17 +82,15 @@ class GroupState:
             for key in group.keys() - now.keys() - _OTHERS:
                 if group[key] is not objects.get(key):
                     raise _refused(f"group value '{key}'", group[key])
-            changed = _changed_keys(now, first)
-            groups.append({key: {"first": first.get(key), "now": now[key]} for key in changed})
+            groups.append({key: {"first": first.get(key), "now": now[key]} for key in _changed_keys(now, first)})
         entries = {}
         states: dict[Any, Any] = self.optimizer.state
         for key, value in states.items():
-            if isinstance(key, Tensor):
-                continue
-            try:
-                entries.update(encode({key: value})["dict"])
-            except TypeError:
-                raise _refused(f"state '{key}'", value) from None
+            if not isinstance(key, Tensor):
+                try:
+                    entries.update(encode({key: value})["dict"])
+                except TypeError:
+                    raise _refused(f"state '{key}'", value) from None
         return {"groups": groups, "entries": entries}
 
 
@@ -106,10 +99,8 @@ def _values(group: dict[str, object]) -> dict[str, object]:
     encoded = {}
     for key, value in group.items():
         if key not in _OTHERS:
-            try:
+            with suppress(TypeError):
                 encoded[key] = encode(value)
-            except TypeError:
-                continue
     return encoded
 
 
@@ -130,22 +121,15 @@ def _reset(group: dict[str, Any], first: dict[str, object]) -> None:
 def own_values(ranks: list[Any], mesh: Mesh, what: str, where: str) -> Any:
     """This rank's part of values that every rank saved its own of; raises UserError for other ranks."""
     if len(ranks) != mesh.world:
-        raise UserError(
-            f"the optimizer's {what} differs between the {len(ranks)} ranks that saved it, "
-            f"and there are {mesh.world} now",
-            where,
-            "resume on the layout of the checkpoint",
-        )
+        problem = f"the optimizer's {what} differs between the {len(ranks)} ranks that saved it"
+        raise UserError(f"{problem}, and there are {mesh.world} now", where, "resume on the layout of the checkpoint")
     return ranks[mesh.rank]
 
 
 def _refused(what: str, value: Any) -> UserError:
-    return UserError(
-        f"the optimizer's {what} is a {type(value).__name__}, which a checkpoint can't hold",
-        "optimizer",
-        "keep numbers, texts, lists or small tensors there, or save nothing: "
-        "checkpoint.every=0 checkpoint.at_end=false",
-    )
+    problem = f"the optimizer's {what} is a {type(value).__name__}, which a checkpoint can't hold"
+    keep = "keep numbers, texts, lists or small tensors there"
+    return UserError(problem, "optimizer", f"{keep}, or save nothing: checkpoint.every=0 checkpoint.at_end=false")
 
 
 LARGEST = 4096  # numbers of a tensor; larger ones have no place in a JSON file
@@ -159,8 +143,7 @@ def encode(value: Any) -> Any:
         numbers = value.detach().flatten().tolist()
         if value.dtype == torch.float32 and value.dim() == 0:
             return numbers[0]
-        dtype = str(value.dtype).removeprefix("torch.")
-        return {"tensor": dtype, "shape": list(value.shape), "data": numbers}
+        return {"tensor": str(value.dtype).removeprefix("torch."), "shape": list(value.shape), "data": numbers}
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"python": value}
     if isinstance(value, (list, tuple)):

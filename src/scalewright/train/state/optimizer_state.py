@@ -6,22 +6,23 @@
     bytes with scales         any                   a tensor in fp32, as above     adamw_8bit's exp_avg
     anything else                                   refused: it can't be cut for another layout
 
-Every value comes back as what it was: dtype, shape, or a Python number. `group_state.py` has what an
-optimizer keeps of its groups.
+Every value comes back as what it was: dtype, shape, or a Python number. `group_state.py` has the groups' values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.errors import UserError
+from scalewright.train.diloco import Read
 from scalewright.train.packed_adamw import PackedAdamW, Unpacked
 from scalewright.train.state.group_state import decode, encode, same
 
@@ -29,11 +30,8 @@ Named = dict[str, dict[str, Tensor | Unpacked]]  # {weight: {kind: tensor}}
 Numbers = dict[str, dict[str, object]]  # {kind: {weight: encoded number}}; "*" stands for every trained weight
 
 
-def read_states(optimizer: torch.optim.Optimizer, weights: Weights) -> tuple[Named, Numbers]:
-    """This rank's optimizer tensors by (weight, kind), and its numbers (such as Adam's step) apart.
-
-    Raises UserError as `check_states` does.
-    """
+def read_states(optimizer: Optimizer, weights: Weights) -> tuple[Named, Numbers]:
+    """This rank's optimizer tensors by (weight, kind), and its numbers (as Adam's step) apart. Raises UserError."""
     check_states(optimizer, weights)
     tensors: Named = {}
     numbers: Numbers = {}
@@ -49,7 +47,7 @@ def read_states(optimizer: torch.optim.Optimizer, weights: Weights) -> tuple[Nam
     return tensors, numbers
 
 
-def _states(optimizer: torch.optim.Optimizer, weight: Weight) -> dict[str, Any]:
+def _states(optimizer: Optimizer, weight: Weight) -> dict[str, Any]:
     if isinstance(optimizer, PackedAdamW):
         return optimizer.unpacked(weight.master) if weight.trained else {}
     state: dict[str, Any] = optimizer.state.get(weight.master, {})
@@ -60,11 +58,8 @@ def _like(value: Any, weight: Weight) -> bool:
     return isinstance(value, (Tensor, Unpacked)) and value.shape == weight.master.shape
 
 
-def check_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
-    """Raises UserError when a checkpoint can't hold the optimizer's state.
-
-    State of another shape than its weight could not be cut for another layout.
-    """
+def check_states(optimizer: Optimizer, weights: Weights) -> None:
+    """Raises UserError for states that a checkpoint can't hold: of other shapes than the weight, they can't be cut."""
     for weight in weights:
         for kind, value in _states(optimizer, weight).items():
             if value is None or isinstance(value, (bool, int, float)) or _like(value, weight):
@@ -77,19 +72,14 @@ def check_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
                 problem = "is a complex number"
             else:
                 continue
-            raise UserError(
-                f"optimizer state '{kind}' of '{weight.name}' {problem}, so a checkpoint can't hold it",
-                "optimizer",
-                "use one whose state is elementwise, or save nothing: checkpoint.every=0 checkpoint.at_end=false",
-            )
+            problem = f"optimizer state '{kind}' of '{weight.name}' {problem}, so a checkpoint can't hold it"
+            how = "use one whose state is elementwise, or save nothing: checkpoint.every=0 checkpoint.at_end=false"
+            raise UserError(problem, "optimizer", how)
 
 
-def check_first_states(optimizer: torch.optim.Optimizer, check: Callable[[], None]) -> None:
-    """Lets the optimizer's next update end with `check`: not hours later, at the first save.
-
-    No hook of torch's: where a class inherits from another optimizer, the inner `step` would call it, before
-    the outer one has made its states.
-    """
+def check_first_states(optimizer: Optimizer, check: Callable[[], None]) -> None:
+    """Lets the optimizer's next update end with `check`: not hours later, at the first save. No hook of torch's: where
+    a class inherits from another optimizer, the inner `step` would call it too early."""
     update = optimizer.step
 
     def first(*arguments: Any, **keywords: Any) -> Any:
@@ -102,11 +92,9 @@ def check_first_states(optimizer: torch.optim.Optimizer, check: Callable[[], Non
 
 
 def gather_numbers(numbers: Numbers, weights: Weights, mesh: Mesh) -> tuple[Numbers, list[Numbers]]:
-    """The numbers of all pipeline stages and shards: {kind: {weight: number}}, or {"*": number} for one that
-    all weights share; and, where ranks have different numbers of the same weight, each rank's own.
-
-    Nearly always every weight has the same number (Adam's step): then one small exchange is all.
-    """
+    """The numbers of all pipeline stages and shards: {kind: {weight: number}}, or {"*": number} for one that all
+    weights share; and, where ranks have different numbers of the same weight, each rank's own. Nearly always every
+    weight has the same number (Adam's step): then one small exchange is all."""
     names = [weight.name for weight in weights.trained()]
     shared = {kind: _shared(by_name, names) for kind, by_name in numbers.items()}
     answers = gather_json(shared, mesh)
@@ -127,14 +115,12 @@ def gather_numbers(numbers: Numbers, weights: Weights, mesh: Mesh) -> tuple[Numb
                     differing.setdefault(kind, set()).add(name)
     if not differing:
         return merged, []
-    own = [
-        {
-            kind: {name: value for name, value in rank.get(kind, {}).items() if name in names}
-            for kind, names in differing.items()
-        }
-        for rank in ranks
-    ]
-    return merged, own
+
+    def own(rank: Numbers) -> Numbers:
+        kinds = differing.items()
+        return {kind: {n: value for n, value in rank.get(kind, {}).items() if n in names} for kind, names in kinds}
+
+    return merged, [own(rank) for rank in ranks]
 
 
 def gather_island_numbers(
@@ -161,26 +147,16 @@ def _shared(by_name: Mapping[str, Any], names: list[str]) -> list[Any]:
     return [first] if set(by_name) == set(names) and all(same(v, first) for v in by_name.values()) else []
 
 
-def write_states(
-    optimizer: torch.optim.Optimizer,
-    weights: Weights,
-    kinds: Iterable[str],
-    read: Callable[[str, Weight], Tensor | None],
-    numbers: Numbers,
-) -> None:
-    """Gives the optimizer its state back; `read(kind, weight)` gives a state's box, or None.
-
-    The padding of a weight pads its state, with zeros. Not by `load_state_dict`, which casts every state to
-    its weight's dtype.
-    """
+def write_states(optimizer: Optimizer, weights: Weights, kinds: Sequence[str], read: Read, numbers: Numbers) -> None:
+    """Gives the optimizer its state back; `read(kind, weight)` gives a state's box, or None. The padding of a weight
+    pads its state, with zeros. Not by `load_state_dict`, which casts every state to its weight's dtype."""
     group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    kinds = list(kinds)
     for weight in weights.trained():
         master = weight.master
         entry: dict[str, Any] = {}
         for kind in kinds:
-            if (tensor := read(kind, weight)) is not None:
-                entry[kind] = _padded(tensor, weight).to(master.device)
+            if (box := read(kind, weight)) is not None:
+                entry[kind] = _padded(box, weight).to(master.device)
         for kind, by_name in numbers.items():
             value = by_name.get(weight.name, by_name.get("*"))
             if value is None or kind in entry:  # saves of 0.1 took a 0-dim weight's moments for everyone's

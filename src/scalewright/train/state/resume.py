@@ -15,20 +15,14 @@ from typing import Any
 from scalewright.checkpoint.format import read_manifest
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
 from scalewright.data.dataset import Dataset, open_data
+from scalewright.data.mixture import Positions
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import in_vocabulary
 from scalewright.train.resolve import Resolved
-from scalewright.train.state.changes import (
-    Changes,
-    check_promises,
-    data_settings,
-    earlier_positions,
-    find_changes,
-    run_settings,
-)
+from scalewright.train.state.changes import Changes, check_promises, data_settings, find_changes, run_settings
 from scalewright.train.state.run_state import optimizer_name
 
 
@@ -53,8 +47,9 @@ def find_origin(resolved: Resolved, mesh: Mesh) -> Origin:
     reader, notes = _find_resume(run, mesh)
     state = reader.state if reader is not None else {}
     samples = int(state.get("samples", 0))
-    opened = open_data(run.data, "train", run.seed, earlier_positions(state), samples)
-    dataset = in_vocabulary(opened, resolved.vocabulary)
+    saved = state.get("data", {})  # without positions of an older release's run, or of a user's own data
+    positions = Positions.parse(saved) if "segments" in saved else None
+    dataset = in_vocabulary(open_data(run.data, "train", run.seed, positions, samples), resolved.vocabulary)
     if reader is None:
         return Origin(None, dataset, Changes(), notes)
     settings, data = run_settings(run, resolved.tokens), data_settings(dataset, run, samples)
@@ -64,10 +59,8 @@ def find_origin(resolved: Resolved, mesh: Mesh) -> Origin:
 
 
 def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list[str]]:
-    """The checkpoint to continue from, and what was wrong with newer ones.
-
-    Checkpoints that are all damaged are an error: a run that began anew there would bury them.
-    """
+    """The checkpoint to continue from, and what was wrong with newer ones. Checkpoints that are all damaged are an
+    error: a run that began anew there would bury them."""
     if run.resume == "never":
         return None, []
     root = run.folder / "checkpoints"
@@ -82,38 +75,28 @@ def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, lis
     folder, rejected = newest_verified(root, mesh)
     if folder is None and rejected:
         count = "its only checkpoint is" if len(rejected) == 1 else f"all {len(rejected)} checkpoints are"
-        raise UserError(
-            f"this run can't go on: {count} damaged, {rejected[0]}",
-            str(root),
-            "restore one, or begin anew with resume=never (what is there is kept aside)",
-        )
+        how = "restore one, or begin anew with resume=never (what is there is kept aside)"
+        raise UserError(f"this run can't go on: {count} damaged, {rejected[0]}", str(root), how)
     if folder is None:
-        events = read_jsonl(run.folder / "events.jsonl")
-        saves = [event.get("step") for event in events if event.get("kind") == "save"]
-        return None, [f"the run begins anew: its checkpoints are gone, the last of step {n}" for n in saves[-1:]]
+        saves = [event for event in read_jsonl(run.folder / "events.jsonl") if event.get("kind") == "save"]
+        gone = "the run begins anew: its checkpoints are gone, the last of step"
+        return None, [f"{gone} {event.get('step')}" for event in saves[-1:]]
     return CheckpointReader(folder, verify_files=False), [f"skipped a checkpoint: {r}" for r in rejected]
 
 
 def _further(given: Path, root: Path, mesh: Mesh) -> Path | None:
-    """The run's own newest checkpoint when it lies beyond a `given` one from elsewhere.
-
-    A job that is requeued with `resume: PATH` then goes on instead of beginning at PATH each time. One of the
-    run's own checkpoints is taken as it is: the user goes back on purpose.
-    """
-    if given.resolve().parent == root.resolve():
-        return None
-    newest, _ = newest_verified(root, mesh)
-    if newest is None or read_manifest(newest).step <= read_manifest(given).step:
-        return None
-    return newest
+    """The run's own newest checkpoint when it lies beyond a `given` one from elsewhere. A job that is requeued with
+    `resume: PATH` then goes on instead of beginning at PATH each time. One of the run's own checkpoints is taken as it
+    is: the user goes back on purpose."""
+    newest = None if given.resolve().parent == root.resolve() else newest_verified(root, mesh)[0]
+    further = newest is not None and read_manifest(newest).step > read_manifest(given).step
+    return newest if further else None
 
 
 def check_optimizer(run: RunSpec, reader: CheckpointReader) -> None:
     """Raises UserError when the checkpoint has the state of another optimizer than the run's."""
     before, now = reader.state.get("optimizer_name"), optimizer_name(run)
     if before is not None and before != now:
-        raise UserError(
-            f"the checkpoint has the state of optimizer {before} but the run's is {now}",
-            str(reader.folder),
-            f"use {before}, or begin a run of its own from the weights alone with init: {reader.folder}",
-        )
+        problem = f"the checkpoint has the state of optimizer {before} but the run's is {now}"
+        how = f"use {before}, or begin a run of its own from the weights alone with init: {reader.folder}"
+        raise UserError(problem, str(reader.folder), how)

@@ -3,20 +3,14 @@
     *.safetensors   weights · optimizer states of a weight's shape · buffers of a user's module
     state.json      step, samples, tokens · optimizer: {kind: {weight: number}} · optimizer_groups
                     optimizer_ranks: numbers that differ between ranks, by rank (nearly always absent)
-    rank/00000/compress/...                error and Q of compressed gradients (compression_state.py)
+    rank/00000/compress/...   PowerSGD's error and Q, each rank's own, of the layout that wrote them
     with islands (train/diloco.py) the weights are the outer ones, and the optimizer's states island 0's:
     outer/*, island/<i>/*     momentum; each island's weights, states and rounding
-    state.json               diloco: how many islands, what is under way · islands: each one's numbers, guard
+    state.json                diloco: how many islands, what is under way · islands: each one's numbers, guard
 
-A test compares everything here before a save and after a load (tests/train/state/test_run_state.py).
-
-PowerSGD's error and Q through a checkpoint: each rank's own, of the layout that wrote them.
-
-    same ranks, same parts     every rank reads what it wrote: the run goes on bit for bit
-    another layout             no error, and the first Q; the run's events tell of it
-
-A rank's error belongs to the samples that it saw and to the parts that it holds. Beginning without one loses
-less than a step's gradient, once.
+A test compares everything here before a save and after a load (tests/train/state/test_run_state.py). A rank's error of
+PowerSGD belongs to the samples that it saw and to the parts that it holds: on another layout it begins at zero, which
+loses less than a step's gradient, once; the run's events tell of it.
 """
 
 from __future__ import annotations
@@ -24,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from scalewright.checkpoint.format import ISLAND, OPTIMIZER, OUTER
 from scalewright.checkpoint.read import CheckpointReader
@@ -57,20 +52,13 @@ class RunState:
     """A rank's part of it; `save` and `restore` are called by all ranks together."""
 
     def __init__(
-        self,
-        run: RunSpec,
-        network: Network,
-        optimizer: torch.optim.Optimizer,
-        mesh: Mesh,
-        islands: Islands | None = None,
+        self, run: RunSpec, network: Network, optimizer: Optimizer, mesh: Mesh, islands: Islands | None = None
     ) -> None:
         """Before the first update: what the optimizer's groups begin with is noted."""
-        self.islands = islands
+        parallel = network.parallel
+        self.run, self.mesh, self.optimizer, self.islands = run, mesh, optimizer, islands
         self.copies: Callable[[], Mapping[str, bytes]] | None = None  # rank 0's: further files of a save
-        self.run, self.mesh = run, mesh
-        self.weights, self.buffers = network.parallel.weights, network.parallel.buffers
-        self.optimizer = optimizer
-        self.compression = network.parallel.compression
+        self.weights, self.buffers, self.compression = parallel.weights, parallel.buffers, parallel.compression
         self.groups = GroupState(optimizer) if isinstance(run.optimizer, PythonRef) else None
 
     def check(self) -> None:
@@ -88,72 +76,55 @@ class RunState:
         return read_states(self.optimizer, self.weights)
 
     def save(self, place: DataPosition, run_id: str, more: dict[str, object], *, finite: bool = True) -> None:
-        """Writes a checkpoint; `more` are further keys of state.json, `finite` whether its step was.
-
-        Raises RunError on every rank when one can't write, UserError for states that can't be saved.
-        """
-        tensors, numbers = self.read_states()
+        """Writes a checkpoint; `more` are further keys of state.json, `finite` whether its step was. Raises RunError on
+        every rank when one can't write, UserError for states that can't be saved."""
+        (tensors, numbers), run, mesh, islands = self.read_states(), self.run, self.mesh, self.islands
         by_island: list[Numbers] = []
-        if self.islands is None:
-            numbers, by_rank = gather_numbers(numbers, self.weights, self.mesh)
+        if islands is None:
+            numbers, by_rank = gather_numbers(numbers, self.weights, mesh)
         else:
-            by_island, by_rank = gather_island_numbers(
-                numbers, self.weights, self.mesh, self.islands.index, self.islands.count
-            )
+            by_island, by_rank = gather_island_numbers(numbers, self.weights, mesh, islands.index, islands.count)
             numbers = by_island[0]
-        state = {
-            "step": place.step,
-            "samples": place.samples,
-            "tokens": place.tokens,
-            "seed": self.run.seed,
-            "optimizer_name": optimizer_name(self.run),
-            "optimizer": numbers,
-            **more,
-        }
-        of_rank: dict[str, torch.Tensor] = {}
+        counts = {"step": place.step, "samples": place.samples}
+        about = {"seed": run.seed, "optimizer_name": optimizer_name(run), "optimizer": numbers}
+        state = {**counts, "tokens": place.tokens, **about, **more}
+        of_rank: dict[str, Tensor] = {}
         if self.compression is not None:
             of_rank = {f"{COMPRESS}/{name}": tensor for name, tensor in self.compression.state().items()}
-            state.update(compression_entry(self.run))
+            state[COMPRESS] = {"rank": rank_of(run.train.compress)}
         if by_rank:
             state["optimizer_ranks"] = by_rank
         if self.groups is not None:
-            state["optimizer_groups"] = self.groups.read(self.mesh)
-        tensors_of_islands = None
-        if (islands := self.islands) is not None:
+            state["optimizer_groups"] = self.groups.read(mesh)
+        of_islands = None
+        if islands is not None:
             state["diloco"] = islands.state()
-            guards = gather_json(more.get("guard", {}), self.mesh)
-            firsts = [ranks[0] for ranks in self.mesh.grid.groups("island")]
-            state["islands"] = [
-                {"optimizer": own, "guard": guards[first]} for own, first in zip(by_island, firsts, strict=True)
-            ]
-            own_tensors = islands.own()
-            tensors_of_islands = IslandTensors(islands.index, islands.outer(), islands.shared(), own_tensors)
+            guards = gather_json(more.get("guard", {}), mesh)
+            owners = zip(by_island, mesh.grid.groups("island"), strict=True)
+            state["islands"] = [{"optimizer": own, "guard": guards[ranks[0]]} for own, ranks in owners]
+            of_islands = IslandTensors(islands.index, islands.outer(), islands.shared(), islands.own())
         save(
-            self.run.folder / "checkpoints",
+            run.folder / "checkpoints",
             self.weights,
             tensors,
-            self.mesh,
-            step=place.step,
-            samples=place.samples,
+            mesh,
+            **counts,
             run_id=run_id,
-            model={} if isinstance(self.run.model, str) else self.run.model.dump(),
-            layout=self.run.layout.dump(),
+            model={} if isinstance(run.model, str) else run.model.dump(),
+            layout=run.layout.dump(),
             state=state,
             buffers=self.buffers.named(),
             of_rank=of_rank,
-            islands=tensors_of_islands,
+            islands=of_islands,
             copies=self.copies,
-            keep=self.run.checkpoint.keep,
+            keep=run.checkpoint.keep,
             finite=finite,
         )
 
     def restore(self, reader: CheckpointReader) -> tuple[DataPosition, list[str]]:
-        """Brings everything back, whatever layout wrote it; where the run stands, and notes for the user.
-
-        With other islands than wrote it, all go on from the outer weights, with island 0's optimizer states.
-
-        Raises UserError when the checkpoint lacks a part of the run, or can't be had on this layout.
-        """
+        """Brings everything back, whatever layout wrote it; where the run stands, and notes for the user. With other
+        islands than wrote it, all go on from the outer weights, with island 0's optimizer states. Raises UserError when
+        the checkpoint lacks a part of the run, or can't be had on this layout."""
         fill(self.weights, checkpoint_source(reader))
         notes = self._restore_buffers(reader)
         state = reader.state
@@ -165,8 +136,7 @@ class RunState:
             of_rank = own_values(by_rank, self.mesh, next(iter(by_rank[0])), str(reader.folder))
             numbers = {kind: {**by_name, **of_rank.get(kind, {})} for kind, by_name in numbers.items()}
         self.optimizer.state.clear()  # a run that goes back has some
-        kinds = reader.optimizer_states()
-        write_states(self.optimizer, self.weights, kinds, _parts(reader, states), numbers)
+        write_states(self.optimizer, self.weights, reader.optimizer_states(), _parts(reader, states), numbers)
         if self.groups is not None:
             self.groups.write(state.get("optimizer_groups", {}), self.mesh)
         if self.compression is not None:
@@ -193,23 +163,16 @@ class RunState:
         """What this rank's island saved; None without islands, or with another number of them."""
         if self.islands is None or self.changed_islands(state) is not None:
             return None
-        part: dict[str, object] = state["islands"][self.islands.index]
-        return part
+        return dict(state["islands"][self.islands.index])
 
     def _restore_buffers(self, reader: CheckpointReader) -> list[str]:
-        missing = self.buffers.load(reader.read_buffer)
-        if not missing:
+        if not (missing := self.buffers.load(reader.read_buffer)):
             return []
         if reader.buffers():
-            raise UserError(
-                f"the checkpoint has no buffer '{missing[0]}'",
-                str(reader.folder),
-                "build the module that it was saved from, or register the buffer with persistent=False",
-            )
-        return [
-            f"the checkpoint is of a release that saved no buffers: {', '.join(missing[:3])} "
-            f"{'begins' if len(missing) == 1 else 'begin'} anew"
-        ]
+            how = "build the module that it was saved from, or register the buffer with persistent=False"
+            raise UserError(f"the checkpoint has no buffer '{missing[0]}'", str(reader.folder), how)
+        anew = f"{', '.join(missing[:3])} {'begins' if len(missing) == 1 else 'begin'} anew"
+        return [f"the checkpoint is of a release that saved no buffers: {anew}"]
 
 
 def optimizer_name(run: RunSpec) -> str:
@@ -217,30 +180,20 @@ def optimizer_name(run: RunSpec) -> str:
     return run.optimizer.python if isinstance(run.optimizer, PythonRef) else run.optimizer.name
 
 
-def _parts(reader: CheckpointReader, prefix: str) -> Callable[[str, Weight], torch.Tensor | None]:
+def _parts(reader: CheckpointReader, prefix: str) -> Callable[[str, Weight], Tensor | None]:
     """Reads the boxes of weights in tensors that are saved as prefix, kind and weight."""
 
-    def read(kind: str, weight: Weight) -> torch.Tensor | None:
+    def read(kind: str, weight: Weight) -> Tensor | None:
         name = f"{prefix}{kind}/{weight.name}"
-        if not reader.has(name):
-            return None
-        return reader.read(name, weight.box, weight.placement.tensor.shape)
+        return reader.read(name, weight.box, weight.placement.tensor.shape) if reader.has(name) else None
 
     return read
 
 
 # Keys of a layout that decide which parts and samples a rank has
-_DECIDE = (
-    "devices", "tp", "sp", "pp", "virtual_stages", "schedule", "stage_layers", "cp", "ep", "etp",
-    "dp_replicate", "zero_stage",
-)  # fmt: skip
+_DECIDE = ("devices", "tp", "sp", "pp", "virtual_stages", "schedule", "stage_layers", "cp", "ep", "etp", "dp_replicate",
+           "zero_stage")  # fmt: skip
 COMPRESS = "compress"  # in state.json: the rank of the factors
-
-
-def compression_entry(run: RunSpec) -> dict[str, object]:
-    """What state.json holds of it."""
-    rank = rank_of(run.train.compress)
-    return {COMPRESS: {"rank": rank}} if rank else {}
 
 
 def restore_compression(
@@ -248,18 +201,16 @@ def restore_compression(
 ) -> list[str]:
     """Brings error and Q back, or begins without; `steps` that the run has behind it. Notes for the user."""
     compression.begin_anew(steps)
-    saved = reader.state.get(COMPRESS)
-    if saved is None:
+    if (saved := reader.state.get(COMPRESS)) is None:
         return ["the checkpoint has no error of powersgd: it begins at zero"] if steps else []
     if saved != {"rank": rank_of(run.train.compress)}:
         return [f"powersgd's rank was {saved['rank']} in the checkpoint: its error begins at zero"]
     now = run.layout.dump()
-    changed = [key for key in _DECIDE if reader.manifest.layout.get(key) != now[key]]
+    changed = [f"layout.{key}" for key in _DECIDE if reader.manifest.layout.get(key) != now[key]]
     if changed:
-        keys = ", ".join(f"layout.{key}" for key in changed)
+        keys = ", ".join(changed)
         return [f"powersgd's error is of another layout ({keys} changed): it begins at zero"]
     for name, tensor in compression.state().items():
-        stored = reader.read_of_rank(f"{COMPRESS}/{name}", mesh.rank)
-        if stored is not None:
+        if (stored := reader.read_of_rank(f"{COMPRESS}/{name}", mesh.rank)) is not None:
             tensor.copy_(stored)
     return []

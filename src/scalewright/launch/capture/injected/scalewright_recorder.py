@@ -94,6 +94,7 @@ class Recording:
         atexit.register(self.report)
 
     def stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """After each optimizer's step."""
         try:
             self._stepped(optimizer)
         except Exception as error:
@@ -104,7 +105,10 @@ class Recording:
         if self.counted is None:
             self.counted = optimizer
             self._count_backwards()
-        elif (self.backwards == self.seen) if self.backwards else (optimizer is not self.counted):
+        elif self.backwards:
+            if self.backwards == self.seen:
+                return
+        elif optimizer is not self.counted:
             return
         self.seen = self.backwards
         self.done += 1

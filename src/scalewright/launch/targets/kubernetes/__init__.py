@@ -18,11 +18,10 @@ from scalewright.launch.targets.kubernetes.kinds import KINDS
 from scalewright.launch.targets.kubernetes.pod import check, job_name
 
 UNUSED = {
-    "hosts": "Kubernetes chooses the machines", "modules": NO_MODULES,
-    "agent": "a pod starts its ranks with torchrun", "partition": "queue names a Kueue LocalQueue",
-    "account": "namespaces and queues hold quotas here", "qos": "priorities are a cluster's own classes",
-    "reservation": "Kubernetes has none", "exclude": "cordon the nodes, or choose others by constraint",
-    "options": "edit the manifest",
+    "hosts": "Kubernetes chooses the machines", "modules": NO_MODULES, "agent": "a pod starts its ranks with torchrun",
+    "partition": "queue names a Kueue LocalQueue", "account": "namespaces and queues hold quotas here",
+    "qos": "priorities are a cluster's own classes", "reservation": "Kubernetes has none",
+    "exclude": "cordon the nodes, or choose others by constraint", "options": "edit the manifest",
 }  # fmt: skip
 OF_KIND = {
     "trainjob": {"port": "Kubeflow Trainer sets 29400"},

@@ -17,16 +17,7 @@ from typing import Any
 
 from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets.container import agent_command
-from scalewright.launch.targets.kubernetes.pod import (
-    container,
-    in_shell,
-    job_name,
-    pod_spec,
-    resources,
-    run_keys,
-    site_keys,
-    variables,
-)
+from scalewright.launch.targets.kubernetes import pod
 from scalewright.launch.targets.script import PORT, bare_agent
 from scalewright.spec.common.shell import Expression
 from scalewright.spec.errors import Stopped
@@ -41,40 +32,31 @@ RETRYABLE = 138  # training-operator restarts codes from 128 on, and leaves this
 
 def jobset(job: LaunchJob) -> list[Manifest]:
     """A JobSet of one indexed Job: pod 0 has the name that the others meet it by."""
-    name = job_name(job)
+    name = pod.job_name(job)
     command = agent_command(job, INDEX, f"{name}-{NODES}-0-0.{name}")
     spec: Manifest = {"suspend": True} if job.site.queue else {}
-    spec |= _jobset_spec(job, container(job, NODES, command), deadline=_deadline(job))
+    spec |= _jobset_spec(job, pod.container(job, NODES, command), deadline=_deadline(job))
     return [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": _metadata(job), "spec": spec}]
 
 
 def trainjob(job: LaunchJob) -> list[Manifest]:
     """A TrainJob, and the TrainingRuntime that it refers to: what the run says, and what the site says."""
-    here = run_keys(job, NODES, bare_agent(job))
-    nodes = {"name": NODES, "image": here["image"]} | site_keys(job)
-    runtime = {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainingRuntime",
-        "metadata": _metadata(job, queued=False),
-        "spec": {
-            "mlPolicy": {"numNodes": job.nodes, "torch": {}},
-            "template": {"spec": _jobset_spec(job, nodes, labels=ANCESTOR)},
-        },
-    }
+    here = pod.run_keys(job, NODES, bare_agent(job))
+    nodes = {"name": NODES, "image": here["image"]} | pod.site_keys(job)
+    version = {"apiVersion": "trainer.kubeflow.org/v1alpha1"}
+    template = {"spec": _jobset_spec(job, nodes, labels=ANCESTOR)}
+    policy = {"mlPolicy": {"numNodes": job.nodes, "torch": {}}, "template": template}
+    runtime = {**version, "kind": "TrainingRuntime", "metadata": _metadata(job, queued=False), "spec": policy}
     spec: Manifest = {"suspend": True} if job.site.queue else {}
     if deadline := _deadline(job):
         spec["activeDeadlineSeconds"] = deadline
-    spec["runtimeRef"] = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": job_name(job)}
+    spec["runtimeRef"] = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": pod.job_name(job)}
     spec["trainer"] = {
-        "numNodes": job.nodes,
-        "numProcPerNode": job.per_node,
-        "image": here["image"],
-        "command": in_shell(job, bare_agent(job)),
-        "env": variables(job),
-        "resourcesPerNode": resources(job),
-    }
-    kind = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
-    return [runtime, {**kind, "metadata": _metadata(job), "spec": spec}]
+        "numNodes": job.nodes, "numProcPerNode": job.per_node, "image": here["image"],
+        "command": pod.in_shell(job, bare_agent(job)), "env": pod.variables(job),
+        "resourcesPerNode": pod.resources(job),
+    }  # fmt: skip
+    return [runtime, {**version, "kind": "TrainJob", "metadata": _metadata(job), "spec": spec}]
 
 
 def pytorchjob(job: LaunchJob) -> list[Manifest]:
@@ -82,9 +64,9 @@ def pytorchjob(job: LaunchJob) -> list[Manifest]:
     command = agent_command(
         job, Expression("$RANK"), Expression("$MASTER_ADDR"), port=Expression("$MASTER_PORT"), saved=RETRYABLE
     )
-    node = container(job, "pytorch", command)
+    node = pod.container(job, "pytorch", command)
     node["ports"] = [{"name": "pytorchjob-port", "containerPort": job.site.port or PORT}]
-    replica = {"restartPolicy": "ExitCode", "template": {"spec": pod_spec(job, node, restarts=True)}}
+    replica = {"restartPolicy": "ExitCode", "template": {"spec": pod.pod_spec(job, node, restarts=True)}}
     policy: Manifest = {"cleanPodPolicy": "Running"}
     if job.site.queue:
         policy["suspend"] = True
@@ -98,7 +80,7 @@ def pytorchjob(job: LaunchJob) -> list[Manifest]:
 
 
 def _metadata(job: LaunchJob, *, queued: bool = True) -> Manifest:
-    metadata: Manifest = {"name": job_name(job)}
+    metadata: Manifest = {"name": pod.job_name(job)}
     if job.site.namespace:
         metadata["namespace"] = job.site.namespace
     if job.site.queue and queued:
@@ -115,13 +97,12 @@ def _deadline(job: LaunchJob) -> int | None:
 def _jobset_spec(
     job: LaunchJob, node: Manifest, *, deadline: int | None = None, labels: dict[str, str] | None = None
 ) -> Manifest:
-    rules = [
-        {"name": "saved", "action": "RestartJobSetAndIgnoreMaxRestarts", "onJobFailureReasons": ["PodFailurePolicy"]}
-    ]
+    saved = {"name": "saved", "action": "RestartJobSetAndIgnoreMaxRestarts"}
+    rules = [{**saved, "onJobFailureReasons": ["PodFailurePolicy"]}]
     if deadline:
         rules.append({"name": "limit", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]})
     template: Manifest = {"metadata": {"labels": labels}} if labels else {}
-    template["spec"] = _indexed_job(job, pod_spec(job, node), deadline)
+    template["spec"] = _indexed_job(job, pod.pod_spec(job, node), deadline)
     return {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
         "failurePolicy": {"maxRestarts": job.site.max_restarts, "restartStrategy": "BlockingRecreate", "rules": rules},
@@ -129,7 +110,7 @@ def _jobset_spec(
     }
 
 
-def _indexed_job(job: LaunchJob, pod: Manifest, deadline: int | None) -> Manifest:
+def _indexed_job(job: LaunchJob, node: Manifest, deadline: int | None) -> Manifest:
     spec: Manifest = {"completionMode": "Indexed", "parallelism": job.nodes, "completions": job.nodes}
     spec["backoffLimit"] = 0
     if deadline:
@@ -141,7 +122,7 @@ def _indexed_job(job: LaunchJob, pod: Manifest, deadline: int | None) -> Manifes
             {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         ]
     }
-    spec["template"] = {"spec": pod}
+    spec["template"] = {"spec": node}
     return spec
 
 

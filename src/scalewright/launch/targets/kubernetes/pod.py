@@ -101,7 +101,6 @@ def resources(job: LaunchJob) -> dict[str, dict[str, str | int]]:
 
 
 def _volumes(job: LaunchJob) -> list[tuple[dict[str, object], dict[str, str]]]:
-    """Every volume of the pod, and where it is mounted."""
     memory: dict[str, object] = {"emptyDir": {"medium": "Memory", "sizeLimit": job.site.shared_memory}}
     volumes = [("shared-memory", memory, "/dev/shm")]
     for number, (claim, path) in enumerate(job.site.claims.items()):

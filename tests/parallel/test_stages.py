@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from scalewright.parallel.blocks import find_blocks
+from scalewright.parallel.stages import find_blocks
 
 
 class Head(nn.Module):

@@ -12,7 +12,7 @@ from scalewright.dry_run.watch import Watch
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import parallelize
 from scalewright.parallel.stages import cut_stages
-from scalewright.parallel.sums import sum_partial
+from scalewright.parallel.weights import sum_partial
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
