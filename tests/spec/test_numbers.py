@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
 
-from scalewright.spec.base import _specs_in, _types_in
+from scalewright.spec.base import _specs_in
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef, RunSpec, Source, load_run
 
 ODD = ("-1", "0", "1", str(2**70), ".nan", ".inf", "-.inf", "1e400", "[]", "true", "x", "[0.9, 1]", "[.nan, 0.5]")
 
 
+def types_in(annotation: Any) -> list[Any]:
+    """The types of an annotation, of the arguments of unions and containers."""
+    arguments = get_args(annotation)
+    return [each for argument in arguments for each in types_in(argument)] if arguments else [annotation]
+
+
 def numbers(cls: type[BaseModel] = RunSpec, prefix: str = "") -> Iterator[tuple[str, type]]:
     """The dotted keys that hold a number, with int or float."""
     for name, field in cls.model_fields.items():
         key = prefix + (field.alias or name)
-        kinds = _types_in(field.annotation)
+        kinds = types_in(field.annotation)
         if float in kinds or int in kinds:
             yield key, float if float in kinds else int
-        for nested in _specs_in(field):
+        for nested in _specs_in(field.annotation):
             if nested not in (PythonRef, Source) and not key.startswith("model"):
                 yield from numbers(nested, f"{key}.")
 

@@ -237,9 +237,10 @@ def _line(event: Any) -> str:
 
 def parse_yaml(text: str, where: str = "", loader: type[yaml.SafeLoader] | None = None) -> Any:
     """YAML text as plain data, strict unless `loader` is another safe one; raises UserError with the line."""
+    loader = loader or _Loader
     try:
         _check_size(text)
-        return yaml.load(text, Loader=loader or _Loader)
+        return yaml.load(text, Loader=loader)
     except UserError as error:
         raise UserError(error.what, f"{where} {error.where}".strip(), error.how) from None
     except (ValueError, AttributeError, OverflowError) as error:  # an impossible date or number
