@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 91_000, 640  # of all kinds, in Python files
+LINES, FILES = 94_000, 652  # of all kinds, in Python files; 91,000 in 640 before scripts and endings
 
 BUDGET = {
     "accept": 470,
     "bench": 700,
     "checkpoint": 2_110,
-    "cli": 3_190,
+    "cli": 3_200,
     "data": 3_140,
-    "diagnose": 7_220,
+    "diagnose": 7_870,  # ending/: how a job ended; when a log changed
     "dry_run": 1_030,
-    "emit": 7_180,
+    "emit": 8_930,  # bash/: scripts followed as bash would, in place of a reader of lines
     "evaluate": 210,
     "launch": 3_760,
     "learn": 410,

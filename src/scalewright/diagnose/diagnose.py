@@ -79,6 +79,8 @@ def inputs(paths: Sequence[Path]) -> tuple[str, list[Path]]:
             where = "nothing in it can be read" if path.is_dir() else "it can't be read"
             raise UserError(where, str(path), f"give {READ}")
         kinds |= known
+    if {LOG, NCCL} == set(kinds.values()):  # one job's: its trainer's lines and NCCL's
+        kinds = dict.fromkeys(kinds, LOG)
     names = sorted(set(kinds.values()))
     if len(names) > 1:
         raise UserError(f"{' and '.join(names)} files together", ", ".join(map(str, paths)), "give one kind")

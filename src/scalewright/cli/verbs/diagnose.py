@@ -97,11 +97,21 @@ def diagnose(
 
         shown = show_answer(answer)
         print(as_markdown(shown)) if markdown else show(shown, everything)
+    if not understood(answer):
+        raise typer.Exit(1)
     if fail_if_slower is not None:
         from scalewright.diagnose.compare.compare import slower_than
 
         if slower_than(answer["against"], fail_if_slower):
             raise typer.Exit(1)
+
+
+def understood(answer: Mapping[str, Any]) -> bool:
+    """Whether a log holds anything that is known: steps, facts of its run, an end, lines of NCCL."""
+    if answer["kind"] != "log":
+        return True
+    log = answer["log"]
+    return bool(log["steps"] or log["framework"] or log["dims"] or answer["ended"] or "nccl" in answer)
 
 
 def _check_files(html: Path | None, perfetto: Path | None, force: bool) -> None:
