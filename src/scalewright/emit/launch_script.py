@@ -34,6 +34,8 @@ STARTS = re.compile(
 )
 MEGATRON = {"num-layers", "tensor-model-parallel-size", "micro-batch-size", "hidden-size", "use-mcore-models"}
 HUGGING_FACE = {"per-device-train-batch-size", "model-name-or-path", "gradient-accumulation-steps"}
+# A sequence's length in scripts around Hugging Face's Trainer: run_clm.py's, TRL's, FastChat's, LLaMA-Factory's.
+LENGTHS = ("block_size", "max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "max_length", "seq_length")
 HYDRA = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:[./]\w+)*)=(.*)", re.DOTALL)
 SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".pbs")
 MORE = re.compile(
@@ -114,8 +116,12 @@ def _hugging_face(start: Launched, script: Script, where: str) -> Reading:
     for key in ("deepspeed", "fsdp_config"):
         if isinstance(name := document.get(key), str) and name in script.state.files:
             document[key] = json.loads(script.state.files[name])
+    lengths = [document.pop(key) for key in LENGTHS if key in document]
     module = reader.module_of("transformers")
-    return _on(start, reader.checked("transformers", lambda: module.read(document, "", where), where))
+    reading = _on(start, reader.checked("transformers", lambda: module.read(document, "", where), where))
+    if lengths and isinstance(lengths[0], int):
+        reading = replace(reading, run={**reading.run, "data": {**reading.run.get("data", {}), "seq_len": lengths[0]}})
+    return reading
 
 
 def _value(value: object) -> object:
@@ -196,7 +202,7 @@ def _asked(start: Launched, script: Script, where: str) -> list[str]:
 
 def _noted(reading: Reading, start: Launched, script: Script) -> Reading:
     """With what was assumed about the script, and what of it isn't known."""
-    used = [name for name in script.result.assumed if re.fullmatch(r"\w+", name)]
+    used = [f"${name}" for name in script.result.assumed if re.fullmatch(r"\w+", name)]
     assumed = [f"{', '.join(used)} aren't set outside of the script"] if len(used) > 1 else [
         f"{name} isn't set outside of the script" for name in used
     ]  # fmt: skip
