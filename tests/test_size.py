@@ -20,7 +20,7 @@ BUDGET = {
     "checkpoint": 2_110,
     "cli": 3_200,
     "data": 3_140,
-    "diagnose": 7_870,  # ending/: how a job ended; when a log changed
+    "diagnose": 7_900,  # ending/: how a job ended; when a log changed
     "dry_run": 1_030,
     "emit": 8_930,  # bash/: scripts followed as bash would, in place of a reader of lines
     "evaluate": 210,

@@ -54,34 +54,61 @@ def shifts(values: Sequence[float]) -> list[Change]:
     levels = [math.exp(float(np.median(x[a:b]))) for a, b in pairwise(bounds)]
     changes = [Change(place, levels[n], levels[n + 1]) for n, place in enumerate(places)]
     changes = [change for change in changes if abs(change.share) >= MATTERS]
-    return changes or _drift(x)
+    one_way = len({change.after > change.before for change in changes}) < 2
+    drift = _drift(x) if one_way else []
+    return drift if drift and (not changes or _is_nearer(x, drift[0], bounds, levels)) else changes
 
 
 def _split(x: np.ndarray, start: int, stop: int, most: int) -> list[int]:
-    """Places of shifts between two others."""
+    """Places of shifts between two others: one level and another, or one that comes back after a while."""
     n = stop - start
     if n < 2 * LEAST or most <= 0:
         return []
     part = x[start:stop]
     ranks = np.argsort(np.argsort(part, kind="stable"), kind="stable").astype(float)
     path = np.cumsum(ranks - ranks.mean())
-    inside = np.abs(path[LEAST - 1 : n - LEAST])
-    place = int(inside.argmax()) + LEAST
-    before, after = part[:place], part[place:]
-    difference = abs(float(np.median(after) - np.median(before)))
-    noise = 1.4826 * float(np.median(np.abs(np.concatenate([before - np.median(before), after - np.median(after)]))))
-    if difference < max(math.log1p(MATTERS), DEVIATIONS * noise):
-        return []
-    rest = np.concatenate([ranks[:place] - ranks[:place].mean(), ranks[place:] - ranks[place:].mean()])
-    if _exceeds(float(inside.max()), rest, n) > ALPHA:
-        return []
-    halves = (_split(x, start, start + place, most // 2), _split(x, start + place, stop, most // 2))
-    return [*halves[0], start + place, *halves[1]]
+    inside = path[LEAST - 1 : n - LEAST]
+    ends = sorted((int(inside.argmin()) + LEAST, int(inside.argmax()) + LEAST))
+    for places in ([int(np.abs(inside).argmax()) + LEAST], ends):
+        excursion = float(np.ptp(inside)) if len(places) > 1 else float(np.abs(inside).max())
+        if _is_shift(part, ranks, places, excursion):
+            bounds = [start, *(start + _refined(part, place) for place in places), stop]
+            inner = (_split(x, a, b, most // 2) for a, b in pairwise(bounds))
+            return sorted({*bounds[1:-1], *(place for found in inner for place in found)})
+    return []
 
 
-def _exceeds(excursion: float, rest: np.ndarray, n: int) -> float:
-    """How likely noise alone, with the memory of `rest`, goes that far: Kolmogorov's distribution."""
+def _is_shift(part: np.ndarray, ranks: np.ndarray, places: Sequence[int], excursion: float) -> bool:
+    """Whether the levels on both sides of these places differ, by enough and beyond chance."""
+    bounds = [0, *places, len(part)]
+    if min(b - a for a, b in pairwise(bounds)) < LEAST:
+        return False
+    pieces = [part[a:b] for a, b in pairwise(bounds)]
+    levels = [float(np.median(piece)) for piece in pieces]
+    noise = 1.4826 * float(np.median(np.abs(np.concatenate([piece - np.median(piece) for piece in pieces]))))
+    if min(abs(b - a) for a, b in pairwise(levels)) < max(math.log1p(MATTERS), DEVIATIONS * noise):
+        return False
+    rest = np.concatenate([ranks[a:b] - ranks[a:b].mean() for a, b in pairwise(bounds)])
+    return _exceeds(excursion, rest, len(part), both=len(places) > 1) <= ALPHA
+
+
+def _refined(part: np.ndarray, place: int) -> int:
+    """The place nearby that leaves the least distance from the levels before and after it."""
+    near = range(max(place - LEAST, 1), min(place + LEAST, len(part) - 1) + 1)
+    before, after = np.median(part[:place]), np.median(part[place:])
+    window = slice(near[0] - 1, near[-1] + 1)
+    costs = np.cumsum(np.abs(part[window] - before) - np.abs(part[window] - after))
+    return near[0] - 1 + int(costs.argmin()) + 1
+
+
+def _exceeds(excursion: float, rest: np.ndarray, n: int, both: bool) -> float:
+    """How likely noise alone, with the memory of `rest`, goes that far.
+
+    Kolmogorov's distribution of a Brownian bridge's largest excursion; `both`: Kuiper's, of its range.
+    """
     scaled = excursion / math.sqrt(n * (float(np.mean(rest**2)) or 1e-12) * _widened(rest))
+    if both:
+        return min(2 * sum((4 * (k * scaled) ** 2 - 1) * math.exp(-2 * (k * scaled) ** 2) for k in range(1, 6)), 1.0)
     terms = (math.copysign(math.exp(-2 * (k * scaled) ** 2), (k % 2) - 0.5) for k in range(1, 6))
     return min(2 * sum(terms), 1.0)
 
@@ -99,6 +126,13 @@ def _drift(x: np.ndarray) -> list[Change]:
     if abs(last / first - 1) < 2 * MATTERS or abs(slope) < SURE * error:
         return []
     return [Change(0, first, last, drift=True)]
+
+
+def _is_nearer(x: np.ndarray, drift: Change, bounds: Sequence[int], levels: Sequence[float]) -> bool:
+    """Whether a line is nearer to the values than the levels are."""
+    line = np.linspace(math.log(drift.before), math.log(drift.after), len(x))
+    stairs = np.repeat(np.log(levels), np.diff(bounds))
+    return bool(np.abs(x - line).sum() < np.abs(x - stairs).sum())
 
 
 def _widened(rest: np.ndarray) -> float:
