@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 94_000, 652  # of all kinds, in Python files; 91,000 in 640 before scripts and endings
+LINES, FILES = 94_100, 652  # of all kinds, in Python files; 91,000 in 640 before scripts and endings
 
 BUDGET = {
     "accept": 470,

@@ -25,6 +25,7 @@ ALPHA = 1e-4  # of one test
 LEAST = 8  # values of a level
 MATTERS, DEVIATIONS = 0.03, 1.5  # of the level; of the noise about it
 SURE = 6.0  # standard errors of a slope
+STAIRS = 1.2
 MOST = 8  # shifts that are named
 WINDOW, RISE, TIMES = 24, 0.15, 8.0  # values; of the median; of the windows' usual difference
 
@@ -119,6 +120,10 @@ def _drift(x: np.ndarray) -> list[Change]:
     if n < 4 * LEAST:
         return []
     at = np.arange(n) - (n - 1) / 2
+    third = n // 3  # Tukey's resistant line, to draw in what lies far from it: stalls
+    line = np.median(x) + (np.median(x[-third:]) - np.median(x[:third])) / (n - third) * at
+    reach = 3 * 1.4826 * float(np.median(np.abs(x - line)))
+    x = line + np.clip(x - line, -reach, reach)
     slope = float(at @ x / (at @ at))
     rest = x - x.mean() - slope * at
     error = math.sqrt(float(rest @ rest) / (n - 2) / float(at @ at) * _widened(rest))
@@ -132,7 +137,8 @@ def _is_nearer(x: np.ndarray, drift: Change, bounds: Sequence[int], levels: Sequ
     """Whether a line is nearer to the values than the levels are."""
     line = np.linspace(math.log(drift.before), math.log(drift.after), len(x))
     stairs = np.repeat(np.log(levels), np.diff(bounds))
-    return bool(np.abs(x - line).sum() < np.abs(x - stairs).sum())
+    several = 1.0 if len(levels) < 3 else STAIRS  # steps of a slow growth follow it closely, too
+    return bool(np.abs(x - line).sum() < several * np.abs(x - stairs).sum())
 
 
 def _widened(rest: np.ndarray) -> float:
