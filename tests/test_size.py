@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 94_100, 652  # of all kinds, in Python files; 91,000 in 640 before scripts and endings
+LINES, FILES = 94_150, 652  # of all kinds, in Python files; 91,000 in 640 before scripts and endings
 
 BUDGET = {
     "accept": 470,
@@ -20,7 +20,7 @@ BUDGET = {
     "checkpoint": 2_110,
     "cli": 3_200,
     "data": 3_140,
-    "diagnose": 7_900,  # ending/: how a job ended; when a log changed
+    "diagnose": 7_910,  # ending/: how a job ended; when a log changed
     "dry_run": 1_030,
     "emit": 8_930,  # bash/: scripts followed as bash would, in place of a reader of lines
     "evaluate": 210,

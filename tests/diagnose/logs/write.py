@@ -90,6 +90,17 @@ def litgpt_2023(step: int, seconds: float, loss: float) -> str:
     return f"iter {step} step {step // 2}: loss {loss:.4f}, iter time: {seconds * 1000:.2f}ms (optimizer.step)"
 
 
+def nanogpt(step: int, seconds: float, loss: float) -> str:
+    return f"iter {step}: loss {loss:.4f}, time {seconds * 1000:.2f}ms, mfu 31.31%"
+
+
+def nanochat(step: int, seconds: float, loss: float) -> str:
+    return (
+        f"step {step:05d}/21400 ({step / 214:.2f}%) | loss: {loss:.6f} | lrm: 1.00 | dt: {seconds * 1000:.2f}ms | "
+        f"tok/sec: {int(524288 / seconds):,} | mfu: 24.71 | total time: 0.02m"
+    )
+
+
 def maxtext(step: int, seconds: float, loss: float) -> str:
     return (
         f"completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: 400.000, Tokens/s/device: "
@@ -168,6 +179,8 @@ FORMS: dict[Line, tuple[str, set[str]]] = {
     nanotron: ("nanotron", {TIME, LOSS, NORM, LR, RATE, TFLOPS}),
     litgpt: ("litgpt", {TIME, LOSS}),
     litgpt_2023: ("litgpt", {TIME, LOSS}),
+    nanogpt: ("nanogpt", {TIME, LOSS}),
+    nanochat: ("nanochat", {TIME, LOSS}),
     maxtext: ("maxtext", {TIME, LOSS, RATE, TFLOPS}),
     composer: ("composer", {LOSS, RATE}),
     trainer: ("hf-trainer", {LOSS, NORM, LR}),

@@ -118,6 +118,17 @@ def _steps_per_second(text: str) -> Facts:
     return {"mean_step_s": 1 / float(match[1])} if match and float(match[1]) > 0 else {}
 
 
+PROGRESS = re.compile(r"\d/\d{1,12} \[[\d:]{4,12}<[\d:?]{1,12}, {1,4}(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)")
+
+
+def _progress(text: str) -> Facts:
+    """tqdm's smoothed time of a step: `24/1752 [01:04<1:22:08,  2.88s/it]`."""
+    match = PROGRESS.search(text)
+    if match is None or not float(match[1]) > 0:
+        return {}
+    return {"mean_step_s": float(match[1]) if match[2] == "s/it" else 1 / float(match[1])}
+
+
 FACTS: tuple[tuple[str, Callable[[str], Facts]], ...] = (  # a mark -> what its line states
     ('"transformers_version": ', _plain(r'"transformers_version": "([\w.+-]{1,40})"', "version", convert=str.strip)),
     ("world size: ", _world),
@@ -148,6 +159,8 @@ FACTS: tuple[tuple[str, Callable[[str], Facts]], ...] = (  # a mark -> what its 
     ("ds_stage", _folder),
     ("out/finetune/", _finetuned),
     ("out/pretrain/", _finetuned),
+    ("s/it", _progress),
+    ("it/s", _progress),
     ("train_steps_per_second", _steps_per_second),
     ("DeepSpeed info: version=", _plain(r"version=([\w.+-]{1,40})", "version", convert=str.strip)),
 )  # fmt: skip

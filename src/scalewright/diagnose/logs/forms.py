@@ -140,6 +140,7 @@ MAXTEXT = _fields({
     "step": "step", "seconds": "step_time_s", "TFLOP/s/device": "tflops", "Tokens/s/device": "tokens_per_s_per_device",
     "loss": "loss",
 })  # fmt: skip
+NANOCHAT = _fields({"loss": "loss", "tok/sec": "tokens_per_s"}, {"dt": ("step_time_s", 1e-3)})
 COMPOSER = _fields({
     "loss/train/total": "loss", "metrics/train/LanguageCrossEntropy": "loss", "LanguageCrossEntropy": "loss",
     "throughput/tokens_per_sec": "tokens_per_s", "throughput/device/tokens_per_sec": "tokens_per_s_per_device",
@@ -217,6 +218,10 @@ FORMS: tuple[Form, ...] = (
          re.compile(r"iter (\d+) step \d+(?: \| loss train: |: loss )(?:([\d.]{1,20})|nan),"
                     r".{0,60}?iter time: " + FLOAT),
          (("step", 1), ("loss", 1), ("step_time_s", 1e-3))),
+    Form("nanogpt", "nanogpt", ", time ", words, {},
+         re.compile(r"iter (\d+): loss (nan|[\d.]{1,20}), time " + FLOAT + "ms"),
+         (("step", 1), ("loss", 1), ("step_time_s", 1e-3))),
+    Form("nanochat", "nanochat", "| tok/sec: ", barred, NANOCHAT, re.compile(r"step (\d+)(?:/\d+)? \("), STEP),
     Form("hf-trainer", "hf-trainer", "'loss': ", quoted, TRAINER, re.compile(r"\{.{0,300}'loss': ")),
     Form("llama-factory", "hf-trainer", '"current_steps": ', quoted, TRAINER, re.compile('"loss": ')),
     Form("ours", "scalewright", '"kind": "train"', quoted, OURS),
@@ -235,5 +240,5 @@ FORMS: tuple[Form, ...] = (
 NAMES = (
     "Megatron-LM", "Megatron-DeepSpeed", "GPT-NeoX", "NeMo", "Megatron-Bridge", "torchtitan", "nanotron", "MaxText",
     "LitGPT", "Hugging Face Trainer (LLaMA-Factory, trainer_state.json)", "DeepSpeed", "Composer (LLM Foundry)",
-    "our metrics.jsonl",
+    "nanoGPT", "nanochat", "our metrics.jsonl",
 )  # fmt: skip
