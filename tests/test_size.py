@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 94_150, 652  # of all kinds, in Python files; 91,000 in 640 before scripts and endings
+LINES, FILES = 94_250, 654  # of all kinds, in Python files; 91,000 in 640 before scripts and endings
 
 BUDGET = {
     "accept": 470,
@@ -22,7 +22,7 @@ BUDGET = {
     "data": 3_140,
     "diagnose": 7_910,  # ending/: how a job ended; when a log changed
     "dry_run": 1_030,
-    "emit": 8_930,  # bash/: scripts followed as bash would, in place of a reader of lines
+    "emit": 8_940,  # bash/: scripts followed as bash would, in place of a reader of lines
     "evaluate": 210,
     "launch": 3_760,
     "learn": 410,

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from scalewright.spec.model import ModelSpec
     from scalewright.spec.question import Question
     from scalewright.spec.run import RunSpec
+    from scalewright.train.callbacks import Callback
     from scalewright.train.resolve import Overrides
-    from scalewright.train.run import Callback, Result
+    from scalewright.train.run import Result
 
 
 def predict(

@@ -10,8 +10,8 @@ import yaml
 
 from emit.random_runs import DENSE, MIXTURE, random_layout, random_runs
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.read import module_of
 from scalewright.emit.settings import Settings, settings_of
+from scalewright.emit.trainers import module_of
 from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout

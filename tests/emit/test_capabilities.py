@@ -18,8 +18,8 @@ import pytest
 from emit.limited import written
 from emit.random_runs import DENSE, MIXTURE, random_layout
 from scalewright.emit.emitted import Changed, Emitted
-from scalewright.emit.read import TRAINERS
 from scalewright.emit.settings import Settings
+from scalewright.emit.trainers import TRAINERS
 from scalewright.plan.frameworks import check_name, find_framework, of_framework
 from scalewright.spec.capabilities import Capabilities
 from scalewright.spec.errors import UserError

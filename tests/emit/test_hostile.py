@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from scalewright.emit.emitted import Emitted
-from scalewright.emit.read import TRAINERS
 from scalewright.emit.settings import settings_of
+from scalewright.emit.trainers import TRAINERS
 from scalewright.emit.write import emit
 from scalewright.spec.run import RunSpec
 

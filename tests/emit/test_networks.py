@@ -14,8 +14,9 @@ from emit.limited import run_of
 from emit.random_runs import DENSE, MIXTURE
 from model.variants import VARIANTS, varied
 from scalewright.emit.emitted import Emitted
-from scalewright.emit.read import TRAINERS, module_of, read_argv
+from scalewright.emit.read import read_argv
 from scalewright.emit.settings import Settings
+from scalewright.emit.trainers import TRAINERS, module_of
 from scalewright.emit.write import checked, emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec

@@ -12,7 +12,7 @@ from emit.random_runs import DENSE, MIXTURE, differences
 from scalewright.emit.emitted import Reading
 from scalewright.emit.maxtext.run import MODELS
 from scalewright.emit.question import as_run
-from scalewright.emit.read import TRAINERS, module_of
+from scalewright.emit.trainers import TRAINERS, module_of
 from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec

@@ -13,7 +13,7 @@ import pytest
 from scalewright.launch.stop import STOP_SIGNALS
 from scalewright.spec.errors import Stopped
 from scalewright.train import signals
-from scalewright.train.run import Callbacks
+from scalewright.train.callbacks import Callbacks
 from scalewright.train.signals import StopRequest
 
 

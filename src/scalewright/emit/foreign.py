@@ -13,15 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 from scalewright.emit.emitted import Reading
 from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
-
-if TYPE_CHECKING:
-    from scalewright.emit.rules import Rule
 
 T = TypeVar("T")
 
@@ -114,6 +111,13 @@ UNKNOWN = "not a setting that a run of ours has"
 ALIKE = 0.9  # of difflib's ratio: a letter of ten, so that a key which exists isn't called a typo
 
 
+class Readable(Protocol):
+    """A rule, as rules.py has them."""
+
+    def read(self, t: ForeignKeys, run: RunKeys) -> None:
+        """Puts our key into the run."""
+
+
 class ForeignKeys:
     """Their keys and values; `log_level` and its like, which say nothing about the run, are set aside."""
 
@@ -159,7 +163,7 @@ class ForeignKeys:
         for key in keys:
             self.refuse(key, "weights to start from aren't read: give `init`")
 
-    def read(self, rules: Iterable[Rule], run: RunKeys) -> None:
+    def read(self, rules: Iterable[Readable], run: RunKeys) -> None:
         """Puts our keys of all rules into a run."""
         for rule in rules:
             rule.read(self, run)

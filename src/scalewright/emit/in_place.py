@@ -24,8 +24,9 @@ from scalewright.emit.command_lines import flags, nodes_of, split_launch
 from scalewright.emit.edits import SIGNS, changed_literals, named, put_literals, put_values
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.question import as_run
-from scalewright.emit.read import file_text, parse, read_own
+from scalewright.emit.read import parse, read_own
 from scalewright.emit.settings import settings_of
+from scalewright.emit.trainers import file_text
 from scalewright.emit.write import emit, save
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.formatting import flat

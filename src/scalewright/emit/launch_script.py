@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from scalewright.emit import read as reader
+from scalewright.emit import trainers
 from scalewright.emit.bash.launched import Launched, launched
 from scalewright.emit.bash.script import Script, read_script
 from scalewright.emit.bash.unknown import known
@@ -55,24 +55,30 @@ def is_script(text: str, suffix: str = "") -> bool:
     return bool(STARTS.search(text)) and not re.search(r"(?m)^(?:def |import |from \w+ import )", text)
 
 
-def read_launch(text: str, where: str, trainer: str | None = None) -> Reading:
-    """The run that a script starts; `trainer`: of it alone. Raises UserError where none is known, or values aren't."""
+ReadText = Callable[[str, str, str], Reading]  # text, suffix, where
+
+
+def read_launch(text: str, where: str, read: ReadText, trainer: str | None = None) -> Reading:
+    """The run that a script starts; `read`: of a file that it names. `trainer`: of it alone.
+
+    Raises UserError where no trainer's words are known, or a value isn't in the script.
+    """
     path = Path(where)
     script = read_script(text, path.name, path.parent if path.exists() else None)
     starts = sorted(launched(script), key=lambda start: -len(start.words))
     for start in starts:
-        reading = _read(start, script, where, trainer)
+        reading = _read(start, script, where, read, trainer)
         if reading is not None:
             return _noted(reading, start, script)
     if not starts:
         how = 'paste the command line itself: scalewright read --argv "torchrun ... pretrain_gpt.py ..."'
         raise UserError("no command line of a Python program in this script", where, how)
-    titles = ", ".join(entry.title for entry in reader.TRAINERS.values() if entry.reads)
+    titles = ", ".join(entry.title for entry in trainers.TRAINERS.values() if entry.reads)
     programs = ", ".join(dict.fromkeys(start.program for start in starts[:3]))
     raise UserError(f"it starts {programs}, with no trainer's words that are known here", where, f"it reads {titles}")
 
 
-def _read(start: Launched, script: Script, where: str, trainer: str | None) -> Reading | None:
+def _read(start: Launched, script: Script, where: str, read: ReadText, trainer: str | None) -> Reading | None:
     words = flags(start.words)
     readings = {
         "megatron": lambda: _megatron(start, script, where),
@@ -83,13 +89,13 @@ def _read(start: Launched, script: Script, where: str, trainer: str | None) -> R
     if words.keys() | {"gradient-accumulation-steps"} >= HUGGING_FACE or "per-device-train-batch-size" in words:
         return readings["transformers"]() if trainer in (None, "transformers") else None
     document = _hydra(start.words)
-    names = [name for name, entry in reader.TRAINERS.items() if entry.reads and trainer in (None, name)]
-    name = next((name for name in names if document and reader.module_of(name).recognises(document, "")), None)
+    names = [name for name, entry in trainers.TRAINERS.items() if entry.reads and trainer in (None, name)]
+    name = next((name for name in names if document and trainers.module_of(name).recognises(document, "")), None)
     if name is not None:
         _asked(start, script, where)
-        module = reader.module_of(name)
-        return _on(start, reader.checked(name, lambda: module.read(document, "", where), where))
-    return _file(start, script, where, trainer)
+        module = trainers.module_of(name)
+        return _on(start, trainers.checked(name, lambda: module.read(document, "", where), where))
+    return _file(start, script, where, read)
 
 
 def _megatron(start: Launched, script: Script, where: str) -> Reading:
@@ -98,7 +104,7 @@ def _megatron(start: Launched, script: Script, where: str) -> Reading:
     values = flags(_asked(start, script, where))
     if start.program.startswith("megatron "):
         values = _swift(values)
-    return reader.checked("megatron", lambda: read_flags(values, start.devices), where)
+    return trainers.checked("megatron", lambda: read_flags(values, start.devices), where)
 
 
 def _swift(values: Mapping[str, object]) -> dict[str, object]:
@@ -117,8 +123,8 @@ def _hugging_face(start: Launched, script: Script, where: str) -> Reading:
         if isinstance(name := document.get(key), str) and name in script.state.files:
             document[key] = json.loads(script.state.files[name])
     lengths = [document.pop(key) for key in LENGTHS if key in document]
-    module = reader.module_of("transformers")
-    reading = _on(start, reader.checked("transformers", lambda: module.read(document, "", where), where))
+    module = trainers.module_of("transformers")
+    reading = _on(start, trainers.checked("transformers", lambda: module.read(document, "", where), where))
     if lengths and isinstance(lengths[0], int):
         reading = replace(reading, run={**reading.run, "data": {**reading.run.get("data", {}), "seq_len": lengths[0]}})
     return reading
@@ -147,7 +153,7 @@ def _hydra(words: Sequence[str]) -> dict[str, Any]:
     return document if len(pairs) > 2 else {}
 
 
-def _file(start: Launched, script: Script, where: str, trainer: str | None) -> Reading | None:
+def _file(start: Launched, script: Script, where: str, read: ReadText) -> Reading | None:
     """The configuration that the words name: in the script itself, or beside it."""
     for word in [*start.words, start.config_file or ""]:
         name = word.rpartition("=")[2]
@@ -159,9 +165,9 @@ def _file(start: Launched, script: Script, where: str, trainer: str | None) -> R
             raise UserError(
                 f"it starts {start.program} with {name}, which isn't beside it", where, f"give {name} itself"
             )
-        text = reader.file_text(path) if text is None else text
+        text = trainers.file_text(path) if text is None else text
         suffix, origin = Path(name).suffix, str(path)
-        reading = reader.read_own(trainer, text, suffix, origin) if trainer else reader.read_text(text, suffix, origin)
+        reading = read(text, suffix, origin)
         return _on(start, reading)
     return None
 

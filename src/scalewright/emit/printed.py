@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from scalewright.emit import read
+from scalewright.emit import trainers
 from scalewright.emit.command_lines import DOTTED, flags, read_words
 from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED
 from scalewright.emit.emitted import Reading
@@ -25,6 +25,7 @@ from scalewright.emit.maxtext import run as maxtext
 from scalewright.emit.maxtext.layout import REMAT
 from scalewright.emit.megatron import files as megatron
 from scalewright.emit.megatron.keys import EXPERTS, LAYOUT, MIXTURE, MODEL, TRAINING
+from scalewright.emit.read import read_argv
 from scalewright.emit.rules import inverse
 from scalewright.emit.transformers.arguments import BATCH
 from scalewright.spec.errors import UserError
@@ -122,13 +123,13 @@ class Printed:
         dotted, config = self._arguments.values()
         try:
             if {"num_layers", "hidden_size", "seq_length", "tensor_model_parallel_size"} <= dotted.keys():
-                return read.checked("megatron", lambda: megatron.read_printed(dotted), "the log")
+                return trainers.checked("megatron", lambda: megatron.read_printed(dotted), "the log")
             if {"per_device_batch_size", "model_name"} <= config.keys():
                 document = {key: yaml.safe_load(value) for key, value in config.items()}
-                return read.checked("maxtext", lambda: maxtext.read(document, "", "the log"), "the log")
+                return trainers.checked("maxtext", lambda: maxtext.read(document, "", "the log"), "the log")
             names, command = self._command
             if {"num-layers", "hidden-size", "seq-length"} <= set(names):
-                return read.read_argv(command)
+                return read_argv(command)
         except (UserError, yaml.YAMLError):
             return None
         return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from scalewright.emit.emitted import Changed, Dropped, Emitted
 from scalewright.emit.foreign import keys_of
@@ -23,9 +23,6 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec, RopeScaling
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
-
-if TYPE_CHECKING:
-    from scalewright.emit.rules import Rule
 
 W = TypeVar("W")
 # Of this machine, this project's files or its supervision: they say nothing about what is trained.
@@ -44,6 +41,13 @@ ALWAYS = keys_of("""
 """)
 WHOLE = ("layout.recompute", "cluster", "launch.env")  # values, though they have keys
 SIZES = ("tp", "pp", "cp", "ep", "etp", "dp_replicate")  # without one of these it would be another layout
+
+
+class Writable(Protocol):
+    """A rule, as rules.py has them."""
+
+    def write(self, s: Settings) -> dict[str, object]:
+        """Their keys."""
 
 
 class Settings:
@@ -75,7 +79,7 @@ class Settings:
         keys = [key for key in self.values if key.startswith(prefix)]
         return {key.removeprefix(prefix): self.take(key) for key in keys}
 
-    def write(self, rules: Iterable[Rule]) -> dict[str, object]:
+    def write(self, rules: Iterable[Writable]) -> dict[str, object]:
         """Their keys of all rules."""
         return {key: value for rule in rules for key, value in rule.write(self).items()}
 

@@ -10,8 +10,8 @@ from typing import Any
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.in_place import rewrite
 from scalewright.emit.question import question
-from scalewright.emit.read import ALIASES
 from scalewright.emit.settings import Settings, settings_of
+from scalewright.emit.trainers import ALIASES
 from scalewright.spec.base import parse_yaml, read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout

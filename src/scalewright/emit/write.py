@@ -15,8 +15,9 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from scalewright.emit.emitted import Changed, Emitted
-from scalewright.emit.read import ALIASES, TRAINERS, module_of, read_own
+from scalewright.emit.read import read_own
 from scalewright.emit.settings import Settings
+from scalewright.emit.trainers import ALIASES, TRAINERS, module_of
 from scalewright.spec.capabilities import find_capabilities
 from scalewright.spec.common.files import check_replaceable, write_signed, write_whole
 from scalewright.spec.common.formatting import below

@@ -38,13 +38,13 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.track.tracker import Status
 from scalewright.train.build import build
+from scalewright.train.callbacks import answer
 from scalewright.train.columns import StopReason
 from scalewright.train.guard.health import Rewind
 from scalewright.train.loop import garbage_at_steps, loop
 from scalewright.train.memory.out_of_memory import memory_explained
 from scalewright.train.memory.usage import keep_history
 from scalewright.train.network import types_explained
-from scalewright.train.run import answer
 from scalewright.train.session import Session
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
