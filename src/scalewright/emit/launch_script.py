@@ -21,6 +21,7 @@ from scalewright.emit import trainers
 from scalewright.emit.bash.launched import Launched, launched
 from scalewright.emit.bash.script import Script, read_script
 from scalewright.emit.bash.unknown import known
+from scalewright.emit.bash.words import OUTSIDE
 from scalewright.emit.command_lines import flags
 from scalewright.emit.emitted import Reading
 from scalewright.spec.base import parse_yaml
@@ -208,7 +209,7 @@ def _asked(start: Launched, script: Script, where: str) -> list[str]:
 
 def _noted(reading: Reading, start: Launched, script: Script) -> Reading:
     """With what was assumed about the script, and what of it isn't known."""
-    used = [f"${name}" for name in script.result.assumed if re.fullmatch(r"\w+", name)]
+    used = [f"${name}" for name in script.result.assumed if re.fullmatch(r"\w+", name) and not OUTSIDE.fullmatch(name)]
     assumed = [f"{', '.join(used)} aren't set outside of the script"] if len(used) > 1 else [
         f"{name} isn't set outside of the script" for name in used
     ]  # fmt: skip
