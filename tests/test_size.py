@@ -22,7 +22,7 @@ BUDGET = {
     "data": 3_140,
     "diagnose": 7_910,  # ending/: how a job ended; when a log changed
     "dry_run": 1_030,
-    "emit": 8_940,  # bash/: scripts followed as bash would, in place of a reader of lines
+    "emit": 8_960,  # bash/: scripts followed as bash would, in place of a reader of lines
     "evaluate": 210,
     "launch": 3_760,
     "learn": 410,
