@@ -1,6 +1,6 @@
-"""The accuracy of the planner: docs/accuracy.md with its plots, from the published runs.
+"""The accuracy of the planner: docs/accuracy.md and accuracy-tables.md with plots, from the published runs.
 
-    python comparisons/accuracy.py                        the page, its plots and a dated result; minutes
+    python comparisons/accuracy.py                        the pages, plots and a dated result; minutes
     python comparisons/accuracy.py --peer                 ask llm-analysis again (pip install --no-deps
                                                           llm-analysis fire termcolor), else its last answers
     python comparisons/accuracy.py --sources vtrain-multi megatron-2020 --out /tmp/page      a trial
@@ -60,13 +60,14 @@ def peer_answers(figures: Figures, options: argparse.Namespace, date: str) -> Pa
 
 
 def write(figures: Figures, out: Path | None, date: str) -> None:
-    """The page, its plots and the numbers behind them."""
-    from harness.accuracy_page import page
+    """The pages, their plots and the numbers behind them."""
+    from harness.accuracy_page import pages
     from harness.accuracy_plots import draw
 
     docs, results = (out, out) if out else (ROOT / "docs", RESULTS)
     draw(figures, docs / "accuracy")
-    (docs / "accuracy.md").write_text(page(figures, date), encoding="utf-8")
+    for name, text in pages(figures, date).items():
+        (docs / name).write_text(text, encoding="utf-8")
     result = {
         "date": date, "means": means(figures), "constants": figures.constants,
         "left_out": {kind: by_group(figures, kind) for kind in figures.left_out},

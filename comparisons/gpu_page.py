@@ -46,7 +46,7 @@ def results() -> list[tuple[str, dict[str, Any]]]:
 
 def text(found: list[tuple[str, dict[str, Any]]]) -> str:
     """The page: the newest result of each device, or what waits."""
-    lines = [TOP, "# On a GPU", ""]
+    lines = [TOP, "# On a GPU", "", "[All pages](README.md)", ""]
     if not found:
         lines += [
             "No part of this has run on a GPU yet: no machine with one was at hand. This page will hold",

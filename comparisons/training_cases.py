@@ -14,7 +14,6 @@ Exit code 1 when one is wrong. The folder stays outside the repository; the date
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -25,8 +24,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.facts import ROOT, facts
-from harness.result import Result, facts_text, table
+from harness.cases import case_options, case_result, conclude
+from harness.facts import ROOT
 
 WINDOW = 32  # tokens of the script's
 NEAR = 1e-4  # of a log-likelihood, and of logits in fp32 after an export
@@ -40,12 +39,8 @@ Judge = Callable[[Path, str], str]  # a case's folder and its output -> what is 
 
 def main() -> int:
     """Runs every case that is there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--out", type=Path, default=None, help="folder of the result")
-    options = parser.parse_args()
-    result = Result("training-cases", "Bug reports about training, tried", facts(), options.out)
+    options = case_options(__doc__, CASES)
+    result = case_result("training-cases", "Bug reports about training, tried", options)
     rows = []
     with tempfile.TemporaryDirectory(prefix="scalewright-cases-") as name:
         for source in sorted(options.folder.glob("train-*")):
@@ -60,9 +55,7 @@ def main() -> int:
             rows.append([folder.name, wrong or "right"])
             result.put(folder.name, {"wrong": wrong, "output": [] if not wrong else output[-3000:].splitlines()})
             print(f"{folder.name}: {wrong or 'right'}", flush=True)
-    result.say(facts_text(result.data["facts"]), "", table(["case", "verdict"], rows))
-    result.close()
-    return int(any(row[1] != "right" for row in rows))
+    return conclude(result, ["case", "verdict"], rows)
 
 
 def run(folder: Path, script: str) -> str:

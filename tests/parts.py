@@ -276,6 +276,63 @@ def by_tensor(groups: Any, lr: float) -> torch.optim.Optimizer:
     return ByTensor(groups, lr=lr)
 
 
+class ByMatrix(torch.optim.SGD):
+    """Its step is of a tensor as a whole, in the way that `kind` names."""
+
+    def __init__(self, groups: Any, lr: float = 0.01, kind: str = "muon") -> None:
+        super().__init__(groups, lr=lr)
+        self.kind = kind
+
+    def update(self, weight: Tensor, grad: Tensor, every: float) -> Tensor:
+        """`every`: the norm of all gradients that it was given."""
+        if self.kind == "prodigy":
+            return grad / every
+        if self.kind == "chance":
+            return grad * torch.rand(()) / every
+        if self.kind == "group":
+            torch.distributed.all_reduce(grad)
+        if self.kind == "lamb":
+            return grad * weight.norm() / grad.norm()
+        if grad.dim() < 2:
+            return grad
+        if self.kind == "shampoo":
+            values, vectors = torch.linalg.eigh(grad @ grad.T + 1e-3 * torch.eye(len(grad)))
+            return vectors @ torch.diag(values.clamp_min(1e-6) ** -0.25) @ vectors.T @ grad
+        if self.kind == "rows":
+            return grad / (grad.norm(dim=1, keepdim=True) + 1e-6)
+        if self.kind == "columns":
+            return grad / (grad.norm(dim=0) + 1e-6)
+        for _ in range(5 if self.kind == "muon" else 0):
+            grad = grad / (grad.norm() + 1e-6)
+            grad = 1.5 * grad - 0.5 * grad @ grad.T @ grad
+        return grad
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        given = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        every = float(torch.stack([p.grad.norm() for p in given]).norm())
+        for parameter in given:
+            parameter.grad = self.update(parameter, parameter.grad, every)
+        super().step(closure)
+
+
+class SaysSo(ByMatrix):
+    """The same, declared elementwise, rightly or not."""
+
+    elementwise = True
+
+
+class SumsItself(SaysSo):
+    """One that would sum over ranks, and can't be tried on one."""
+
+    communicates = True
+
+
+def by_matrix(groups: Any, kind: str) -> torch.optim.Optimizer:
+    """A function that declares nothing."""
+    return ByMatrix(groups, kind=kind)
+
+
 class Unsaid(Counting):
     """Data whose arguments don't say how long its sequences are."""
 

@@ -70,7 +70,7 @@ def _modules(file: str) -> Iterator[str]:
 
 def _imports(text: str, file: str) -> Iterator[str]:
     package = list(Path(file).parent.parts)
-    for node in ast.walk(ast.parse(text)):
+    for node in _statements(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -78,6 +78,14 @@ def _imports(text: str, file: str) -> Iterator[str]:
             module = ".".join([*above, *([node.module] if node.module else [])])
             yield module
             yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All within a node, but for expressions, which contain no import."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield child
+            yield from _statements(child)
 
 
 def touched(changed: Iterable[str], edges: Graph) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quick import graph
+from quick import Graph, graph
 from test_imports import ALLOWED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,9 +51,13 @@ def test_there_are_five_walks() -> None:
     assert set(WALKS) == {"run → step", "batch → loss", "layout → price", "trace → verdict", "script → plan → script"}
 
 
+@pytest.fixture(scope="module")
+def edges() -> Graph:
+    return graph()
+
+
 @pytest.mark.parametrize("title", WALKS)
-def test_a_walk_follows_the_imports(title: str) -> None:
-    edges = graph()
+def test_a_walk_follows_the_imports(edges: Graph, title: str) -> None:
     files = [f"src/scalewright/{path}" for path in WALKS[title]]
     lost = [
         file

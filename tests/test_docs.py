@@ -4,6 +4,7 @@ Above every `sh` block stands a comment that says how it is tested:
 
     <!-- run -->                       here, in order, in one empty folder per page
     <!-- run: slow -->                 the same, by `make test-all`; the page's later blocks go with it
+    <!-- run: slow alone -->           the same, but `run` blocks further down don't need it
     <!-- make: demo -->                `make demo` does these very commands; its recipe is compared
     <!-- tested by: tests/a.py::b -->  that test exists and runs it
 """
@@ -23,6 +24,7 @@ from typing import Any, get_args
 import pytest
 
 from scalewright.spec.base import Spec, parse_yaml
+from scalewright.spec.huggingface import RUNS
 from scalewright.spec.run import RunSpec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,20 +67,41 @@ def shell_blocks(name: str) -> list[Block]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_shell_block_says_how_it_is_tested(name):
     for block in shell_blocks(name):
-        assert re.match(r"run$|run: slow$|make: |tested by: ", block.mark), f"{name}:{block.line} has no mark"
+        assert re.match(r"run$|run: slow( alone)?$|make: |tested by: ", block.mark), f"{name}:{block.line} has no mark"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_commands_run(name, tmp_path):
+def test_commands_run(name, tmp_path, call_cli, monkeypatch):
     """The page's `run` blocks up to its first slow one."""
-    run_blocks(until_slow(name), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for block in until_slow(name):
+        commands = without_a_shell(block)
+        if not commands:
+            run_blocks([block], tmp_path)
+        for command in commands:
+            answer = call_cli(*command)
+            assert answer.code == 0, f"{block.page}:{block.line} {command}\n{answer.out[-2000:]}\n{answer.err[-2000:]}"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # a page's commands together; each has its own limit
-@pytest.mark.parametrize("name", [n for n in NAMES if "<!-- run: slow -->" in (ROOT / n).read_text("utf-8")])
+@pytest.mark.parametrize("name", [n for n in NAMES if "<!-- run: slow" in (ROOT / n).read_text("utf-8")])
 def test_slow_commands_run(name, tmp_path):
+    shutil.copytree(ROOT / "docs", tmp_path / "my-texts", ignore=shutil.ignore_patterns("*.png", "*.svg"))
     run_blocks([b for b in shell_blocks(name) if b.mark.startswith("run")], tmp_path)
+
+
+# They start no ranks and time nothing, so that this process can be theirs
+QUICK = {"presets", "plan", "predict", "score", "diagnose", "read", "emit", "report", "compare"}
+
+
+def without_a_shell(block: Block) -> list[list[str]]:
+    """A block's commands, where all are quick verbs of ours that need nothing of the shell; else none."""
+    lines = [line for line in block.text.replace("\\\n", " ").splitlines() if line.partition("#")[0].strip()]
+    if re.search(r"[|<>$;&!*`]", block.text) or not all(line.startswith("scalewright ") for line in lines):
+        return []
+    commands = [shlex.split(line, comments=True)[1:] for line in lines]
+    return commands if all(command[0] in QUICK for command in commands) else []
 
 
 def until_slow(name: str) -> list[Block]:
@@ -102,7 +125,7 @@ def run_blocks(chosen: list[Block], folder: Path) -> None:
             env={**os.environ, "PATH": path},
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=600,
         )
         assert done.returncode == 0, f"{block.page}:{block.line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
@@ -159,6 +182,35 @@ def test_links_lead_somewhere(name):
         assert file.exists(), f"{name}: {target}"
         if anchor:
             assert anchor in headings(file), f"{name}: {target}"
+
+
+def test_every_page_is_in_the_index_and_links_back():
+    docs = ROOT / "docs"
+    index = docs / "README.md"
+    listed = {(docs / target).resolve() for target in re.findall(r"\]\(([\w/.-]+\.md)\)", index.read_text("utf-8"))}
+    pages = set(docs.rglob("*.md")) - {index}
+    assert pages <= listed
+    for page in pages:
+        back = os.path.relpath(index, page.parent)
+        assert f"[All pages]({back})" in page.read_text("utf-8"), page
+
+
+NAMED = {  # as the README names them, and what a name stands for
+    "Qwen 2 and 3 with their mixtures": {"qwen2", "qwen3", "qwen2_moe", "qwen3_moe"},
+    "Gemma 1 to 3": {"gemma", "gemma2", "gemma3_text"},
+    "OLMo 1 and 2": {"olmo", "olmo2"},
+    "DeepSeek V2 and V3": {"deepseek_v2", "deepseek_v3"},
+    "GPT-NeoX": {"gpt_neox"}, "SmolLM 3": {"smollm3"}, "GLM-4.5": {"glm4_moe"}, "Llama 4 (text)": {"llama4_text"},
+    "gpt-oss": {"gpt_oss"}, "GPT-2": {"gpt2"},
+}  # fmt: skip
+
+
+def test_the_readmes_families_are_those_that_run():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    found = re.search(r"\*\*Families that train and are converted both ways\*\*: (.*?)\. More are", text)
+    assert found
+    named = set().union(*(NAMED.get(name, {name.lower()}) for name in found[1].split(", ")))
+    assert named == RUNS
 
 
 def headings(page: Path) -> set[str]:

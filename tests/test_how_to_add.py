@@ -89,7 +89,18 @@ def test_every_path_of_a_recipe_exists(recipe: str) -> None:
     named = paths(recipe)
     assert len(named) >= 2
     assert [path for path in named if not path.exists()] == []
-    assert len(RECIPES[recipe].strip().splitlines()) <= 6
+    assert len(RECIPES[recipe].strip().splitlines()) <= 9
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_ends_with_its_tests_and_their_time(recipe: str) -> None:
+    """Under a minute: what a contributor runs again and again."""
+    ((command, seconds),) = re.findall(r"`pytest ([^`]+)` \((\d+) s\)", RECIPES[recipe])
+    assert 1 <= int(seconds) <= 60
+    for word in command.split():
+        file, _, function = word.partition("::")
+        assert f"def {function}(" in (ROOT / file).read_text(encoding="utf-8") if function else (ROOT / file).exists()
+    assert "pytest" in RECIPES[recipe].strip().splitlines()[-1] + RECIPES[recipe].strip().splitlines()[-2]
 
 
 def test_every_path_of_the_techniques_table_exists() -> None:

@@ -1,4 +1,4 @@
-"""docs/accuracy.md as text: its tables from `Figures`, its prose from accuracy_page.md.jinja."""
+"""docs/accuracy.md and accuracy-tables.md as text: tables from `Figures`, prose from two templates beside this file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from harness.accuracy_elsewhere import elsewhere
 from harness.accuracy_figures import Figures, by_group, in_words, means, over_sources, rival_errors
 from harness.accuracy_reasons import FAR_SOURCES, row_reason
 
-TEMPLATE = Path(__file__).with_name("accuracy_page.md.jinja")
+TEMPLATES = {"accuracy.md": "accuracy_page.md.jinja", "accuracy-tables.md": "accuracy_tables.md.jinja"}
 RIVALS = ("model", "hardware", "model_and_bubble", "hardware_and_bubble")
 WORST, WORST_OF_ONE = 24, 4  # rows among the worst, and of one source
 
 
-def page(figures: Figures, date: str) -> str:
-    """The whole page."""
+def pages(figures: Figures, date: str) -> dict[str, str]:
+    """File name -> text of the page for readers, and of the one with the tables behind it."""
     shipped, out = figures.shipped, figures.scored["source"]
     best = shipped["overall"]["best_baseline"]
     theirs = np.abs(rival_errors(figures)[best])[figures.plain]
@@ -41,8 +41,14 @@ def page(figures: Figures, date: str) -> str:
         "expressed": pct(shipped["expressed_pct"]),
         "refused": refused if shipped["refused"] else " are expressed",
     }  # fmt: skip
+    return render(words)
+
+
+def render(words: Mapping[str, Any]) -> dict[str, str]:
+    """The pages with these words."""
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(words)
+    texts = {name: Path(__file__).with_name(file).read_text(encoding="utf-8") for name, file in TEMPLATES.items()}
+    return {name: environment.from_string(text).render(words) for name, text in texts.items()}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

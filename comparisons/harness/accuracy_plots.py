@@ -1,4 +1,4 @@
-"""The plots of docs/accuracy.md: PNG files, drawn by matplotlib from `Figures` (left-out predictions).
+"""The plots of docs/accuracy*.md: PNG files, drawn by matplotlib from `Figures` (left-out predictions).
 
 scatter.png      predicted against measured tokens/s a device      size.png       error against parameters
 sources.png      error of every source beside the best baseline    ranking.png    tau and regret by group

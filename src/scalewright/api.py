@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.spec.errors import UserError
+from scalewright.spec.step_parts import TOO_LARGE
 
 if TYPE_CHECKING:
     from scalewright.answers import Answer
     from scalewright.plan.answer import PlanAnswer
+    from scalewright.plan.ask import OwnOptimizer
     from scalewright.spec.hardware.cluster import ClusterSpec
     from scalewright.spec.layout import Layout
     from scalewright.spec.model import ModelSpec
@@ -41,8 +43,9 @@ def predict(
     """What one layout costs: the keys of `scalewright predict --json`. Raises UserError.
 
     `model`: or a whole run, as `read` gives it. `keys` are keys of the layout, in the place of `layout` or
-    over it; `optimizer` and `diloco` are a run file's `optimizer.name` and `diloco`. `price` is of a device
-    and hour, `goodput` the share of the time that isn't lost to failures (plan/whole_run.py).
+    over it; `optimizer` and `diloco` are a run file's `optimizer.name` (or your own: `mine:Lion,lr=1e-3`, which
+    is run to measure it) and `diloco`. `price` is of a device and hour, `goodput` the share of the time that
+    isn't lost to failures (plan/whole_run.py).
     """
     from scalewright.answers import Answer
     from scalewright.plan import defaults
@@ -61,27 +64,46 @@ def predict(
     place = find_place(cluster, given.get("devices"))
     question, notes = ask(
         model, place, seq_len, framework=framework, software_version=software_version, options=options,
-        optimizer=optimizer, diloco=diloco,
+        optimizer=_own_optimizer(optimizer), diloco=diloco,
     )  # fmt: skip
     stated = defaults.resolve_sizes(given, place, question.seq_len)
     sizes: list[str] = []
     if question.states_layout:
-        sizes += question.notes(stated)
-        resized = question.resized(stated.get("devices"), stated.get("global_batch"))
-        stated = {**resized.layout.dump(), **stated}
+        left_out = {"micro_batch"} - question.layout.model_fields_set - question.guessed.keys()
+        if left_out and "global_batch" in question.guessed:  # a micro-batch of each rank
+            left_out.add("global_batch")
+        resized = question.resized(stated.get("devices"), stated.get("global_batch"), stated.get("micro_batch", 0))
+        sizes += resized.notes({*stated, *left_out})
+        stated = {**{key: value for key, value in resized.layout.dump().items() if key not in left_out}, **stated}
     sizes += defaults.fill_devices(stated)
     trainer = find_framework(question.framework, software_version)
     zero = defaults.usual_zero(stated, trainer, place)
+    ours = question.states_layout and question.form is None  # `train` runs such a file with 1
+    micro = [] if ours else defaults.fill_micro_batch(stated, question)
     full = Layout.parse(stated, "layout")
     check_layout(full, question.model, question.seq_len)
     check_diloco(question.run.diloco, full, question.model.num_hidden_layers)
     prediction = price_question(question.with_layout(full))
     filled = defaults.assumptions(stated, full, prediction.request)
-    assumed = [*notes.length, *sizes, *zero, *filled, *notes.setting]
+    assumed = [*notes.length, *sizes, *zero, *micro, *filled, *notes.used(full.devices, place)]
     if tokens is not None and cluster != "local":
         run = run.priced_at(place.price_per_device_hour)
     unread = [item._asdict() for item in question.unread]
     return Answer(answer(prediction, run=run, explain=explain, assumed=assumed, unread=unread).dump())
+
+
+def _own_optimizer(name: str | None) -> str | OwnOptimizer | None:
+    """`mine:Lion,lr=1e-3` as its import path and what is measured of it, by running it; other names as they are."""
+    if name is None or ":" not in name:
+        return name
+    from scalewright.spec.base import parse_yaml
+    from scalewright.spec.run import PythonRef
+    from scalewright.train.own_optimizer import measure
+
+    path, *pairs = name.split(",")
+    arguments = dict(pair.partition("=")[::2] for pair in pairs)
+    ref = PythonRef.parse({"python": path, **{k: parse_yaml(v, "--optimizer") for k, v in arguments.items()}})
+    return ref, measure(ref)
 
 
 def _given(layout: Layout | Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -132,7 +154,7 @@ def plan(
     place = find_place(cluster, devices)
     question, notes = ask(
         model, place, seq_len, framework=framework, software_version=software_version, options=options,
-        optimizer=optimizer, diloco=diloco,
+        optimizer=_own_optimizer(optimizer), diloco=diloco,
     )  # fmt: skip
     counts = [defaults.check_whole("devices", count) for count in scaling or ()]
     wanted = {"devices": devices, "nodes": nodes, "global_batch": global_batch}
@@ -145,7 +167,7 @@ def plan(
         layout = question.layout
         sizes = {"devices": layout.devices, "global_batch": layout.global_batch}
         precision = layout.precision if precision == "auto" else precision
-        yours = layout if yours is None else yours
+        yours = {} if yours is None else yours
     sizes, filled = defaults.plan_sizes(sizes, counts, place)
     goal = Goal(
         sizes["devices"], sizes["global_batch"], objective=objective, fixed=fix or {}, precision=precision,
@@ -156,9 +178,9 @@ def plan(
         sized = {**sizes, "precision": precision}
         cost = predict(question, place, {**sized, **yours} if isinstance(yours, Mapping) else yours)
     answer = answer_plan(
-        question, goal, [*assumed, *filled, *notes.setting], run=WholeRun(tokens, price, currency, goodput),
-        counts=counts, why_not=why_not, out=None if emit else out, data=data, explain=explain, tell=tell,
-        stop=stop, force=force,
+        question, goal, [*assumed, *filled, *notes.used(max([goal.devices, *counts]), place)],
+        run=WholeRun(tokens, price, currency, goodput), counts=counts, why_not=why_not,
+        out=None if emit else out, data=data, explain=explain, tell=tell, stop=stop, force=force,
     )  # fmt: skip
     if cost is not None:
         answer = replace(answer, yours=_beside(cost, answer.plan.best[0].prediction.tokens_per_s))
@@ -206,12 +228,12 @@ def _emitted(question: Question, answer: PlanAnswer, out: str | Path | None, for
 
 
 def _beside(cost: Mapping[str, Any], best: float) -> dict[str, object]:
-    keys = ("layout", "fits", "step_time_s", "tokens_per_s", "mfu", "memory_gib", "bottleneck", "smallest_fix")
+    keys = ("layout", "fits", "risk", "step_time_s", "tokens_per_s", "mfu", "memory_gib", "bottleneck", "smallest_fix")
     changes = [row for row in cost["what_if"] if row["kind"] == "setting" and row["gain_pct"] > 0]
     return {
         **{key: cost[key] for key in keys},
         "gain_pct": 100 * (best / cost["tokens_per_s"] - 1),
-        "changes": [row for row in changes if "does not fit" not in row["change"]],
+        "changes": [row for row in changes if not row["change"].endswith(TOO_LARGE)],
     }
 
 
@@ -270,7 +292,7 @@ def diagnose(
     """
     from scalewright.answers import Answer
     from scalewright.diagnose.diagnose import diagnose as diagnose_paths
-    from scalewright.diagnose.logs.expected import Given
+    from scalewright.diagnose.logs.given import Given
 
     configured = read(configuration, model) if configuration is not None else None
     given = Given(model, cluster, dict(layout or {}), seq_len, configured)

@@ -256,6 +256,19 @@ def remarks(folder: Path, data: Path, init: str, size: int) -> list[str]:
     return begin_remarks(run, open_data(run.data, "train"))
 
 
+@pytest.mark.parametrize(("warmup", "steps", "told"), [(0, 4, False), (3, 4, False), (4, 4, True), (500, 3, True)])
+def test_a_warm_up_that_the_run_does_not_outlast_is_told(tmp_path: Path, warmup: int, steps: int, told: bool) -> None:
+    from scalewright.data.dataset import open_data
+    from scalewright.spec.run import RunSpec
+    from scalewright.train.initial import begin_remarks
+
+    data = prepared(tmp_path, make_folder(tmp_path / "theirs", "gemma"))
+    keys = {"model": MODEL, "data": {"train": str(data), "seq_len": 16}, "train": {"steps": steps}}
+    run = RunSpec.parse({**keys, "lr_schedule": {"warmup_steps": warmup}})
+    lines = begin_remarks(run, open_data(run.data, "train"))
+    assert any("the rate never reaches its lr" in line for line in lines) == told
+
+
 def test_a_run_tells_of_new_words_and_of_documents_that_begin_otherwise(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "theirs", "gemma")
     words = json_object(source / "config.json")["vocab_size"]

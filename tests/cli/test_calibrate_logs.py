@@ -71,7 +71,7 @@ def test_the_table_and_what_was_left_out(call_cli, logs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"), [(["--fit"], "1 logs to learn from"), ([], "this is a log, not a run's folder")]
+    ("arguments", "words"), [(["--fit"], "1 log to learn from"), ([], "this is a log, not a run's folder")]
 )
 def test_mistakes(call_cli, logs, arguments, words):
     answer = call_cli("calibrate", logs[0], "--cluster", "dgx-h100", *arguments)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from tests.diagnose.job import Job, write
 
 JOB = Job(ranks=1, kernel=100.0, steps=6, layers=4)
@@ -75,3 +78,25 @@ def test_a_log_beside_the_script_of_its_run(call_cli) -> None:
     assert json.loads(answer.out)["expected"]["layout"]["pp"] == 4
     assert json.loads(answer.out)["expected"]["assumed"]  # dropout, which models here don't have
     assert call_cli("diagnose", "example", "--from", script).code == 2
+
+
+@pytest.mark.parametrize("flags", [(), ("--all",), ("--markdown",), ("--json",)])
+def test_plain_paths_are_answered_as_with_other_flags(call_cli, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    path = folder(tmp_path / "t", JOB)
+    plain = call_cli("diagnose", path, *flags)
+    assert (plain.code, plain.out) == (0, call_cli("diagnose", path, *flags, "--force").out)
+    nothing = call_cli("diagnose", tmp_path / "nothing", *flags)
+    assert (nothing.code, "error: no such file" in nothing.err) == (2, True)
+    (tmp_path / "a.log").write_text("nothing that is known\n")
+    assert call_cli("diagnose", tmp_path / "a.log", *flags).code == 1
+
+
+def test_a_tiny_trace_needs_no_pydantic(tmp_path: Path) -> None:
+    path = folder(tmp_path / "t", JOB)
+    code = (
+        "import sys\nfrom scalewright.cli import main\n"
+        f"code = main(['diagnose', {str(path)!r}])\n"
+        "sys.exit(code or any(name in sys.modules for name in ('pydantic', 'scalewright.plan', 'torch')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

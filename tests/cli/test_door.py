@@ -38,6 +38,7 @@ def raising(error: BaseException) -> typer.Typer:
         (typer.Abort(), 130, "interrupted"),
         (OSError(errno.ENOSPC, "No space left on device", "shard.bin"), 1, "error: the disk is full (shard.bin)"),
         (PermissionError(errno.EACCES, "denied", "/etc/x"), 2, "error: no permission (/etc/x)"),
+        (RuntimeError("port: 1, code: -98, name: EADDRINUSE"), 2, "error: port 1 is taken (where the ranks meet): end"),
         (ModuleNotFoundError("no", name="torch.nn"), 2, "error: this command needs torch, which is not installed"),
     ],
 )
@@ -76,6 +77,8 @@ def test_a_verbs_exit_code_is_kept(capsys):
     ("arguments", "line"),
     [
         (["trian"], "error: unknown command 'trian' (scalewright): did you mean 'train'?"),
+        (["export", "runs/a"], "error: no command 'export' (scalewright): `convert SOURCE OUT`"),
+        (["Preflight"], "error: no command 'Preflight' (scalewright): `doctor --launch run.yaml` looks before a start"),
         (["presets", "modles"], "error: unknown command 'modles' (scalewright presets): did you mean 'models'?"),
         (
             ["train", "r.yaml", "--stpes", "3"],

@@ -158,3 +158,18 @@ def test_a_long_value_is_shown_in_part(call_cli, tmp_path):
     (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(theirs))
     answer = run(call_cli, "read", tmp_path / "theirs.yaml")
     assert max(map(len, f"{answer.out}{answer.err}".splitlines())) < 500
+
+
+def test_what_is_no_run_says_what_to_give(call_cli, tmp_path):
+    """An answer of `predict` or a script in the place of a plan: one line, not one for each key."""
+    flags = ("--cluster", "dgx-h100", "--devices", "8", "--seq-len", "2048", "--global-batch", "64", "--json")
+    (tmp_path / "answer.json").write_text(call_cli("predict", "llama-3.2-1b", *flags).out)
+    assert (
+        "give what `plan --json` printed"
+        in run(call_cli, "emit", "megatron", str(tmp_path / "answer.json"), code=2).error
+    )
+    (tmp_path / "pretrain.sh").write_text(LINE)
+    assert (
+        "`scalewright read FILE --out run.yaml`"
+        in run(call_cli, "emit", "torchtitan", str(tmp_path / "pretrain.sh"), code=2).error
+    )

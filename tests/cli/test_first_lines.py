@@ -48,6 +48,6 @@ def test_another_trainers_plan_ends_in_its_words(call_cli, tmp_path):
 
 
 def test_a_layout_to_beat_is_in_the_second_line(call_cli):
-    shown = call_cli(*PLAN, "--near", "tp=8").out.splitlines()
+    shown = call_cli(*PLAN, "--near", "tp=8,micro_batch=1").out.splitlines()
     assert "as fast as yours" in shown[1]
     assert any(line.startswith("yours     tp 8") for line in shown[5:])

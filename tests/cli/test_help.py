@@ -118,3 +118,11 @@ def test_install_completion_writes_the_shell_file(tmp_path):
     done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "scalewright" in (tmp_path / ".bashrc").read_text()
+
+
+def test_a_group_without_a_command_shows_its_help(run_cli):
+    for group, member in (("presets", "clusters"), ("bench", "matmul"), ("checkpoint", "verify")):
+        answer = run_cli(group)
+        assert answer.code == 2
+        assert any(line.split()[:1] == [member] for line in answer.err.splitlines())
+        assert "error" not in answer.err.splitlines()[0]

@@ -313,17 +313,19 @@ def test_calling_the_package_is_the_function():
 
 
 def test_near_ranks_changes_to_a_layout_by_their_gain(call_cli):
-    answer = planned(call_cli, "--near", "tp=8,pp=1,zero_stage=1")
+    answer = planned(call_cli, "--near", "tp=8,pp=1,zero_stage=1,micro_batch=1")
     yours = answer["yours"]
     assert (yours["layout"]["devices"], yours["layout"]["global_batch"]) == (8, 64)
     assert yours["gain_pct"] > 0
     gains = [row["gain_pct"] for row in yours["changes"]]
     assert gains == sorted(gains, reverse=True)
     best = next(row for row in yours["changes"] if row["change"] == "tp / 2")
-    halved = sw.plan("llama-3.2-1b", "dgx-h100", 8, 2048, 64, yours={"tp": 4, "zero_stage": 1}, top=1)["yours"]
+    halved = sw.plan(
+        "llama-3.2-1b", "dgx-h100", 8, 2048, 64, yours={"tp": 4, "zero_stage": 1, "micro_batch": 1}, top=1
+    )["yours"]
     gained = halved["tokens_per_s"] / yours["tokens_per_s"] - 1
     assert best["gain_pct"] == pytest.approx(100 * gained, rel=1e-6)
-    assert "tp / 2 alone" in call_cli("plan", *SMALL, "--near", "tp=8").out
+    assert "tp / 2 alone" in call_cli("plan", *SMALL, "--near", "tp=8,micro_batch=1").out
 
 
 @pytest.mark.parametrize(

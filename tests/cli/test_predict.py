@@ -43,12 +43,13 @@ def test_every_promised_key(call_cli):
         "optimizer", "recompute", "other",
     ]  # fmt: skip
     assert list(found["comm_bytes"]) == ["tp", "dp", "cp", "ep", "pp"]
-    assert set(found["evidence"]) == {"nearest", "extrapolates", "never_measured", "framework"}
+    assert set(found["evidence"]) == {"nearest", "extrapolates", "never_measured", "framework", "band_wider"}
     assert set(found["evidence"]["nearest"][0]) == {
         "source", "trainer", "date", "model", "device", "n_devices", "layout", "seq_len", "measured",
         "predicted",
     }  # fmt: skip
-    assert set(found["total"]) == {"days", "device_hours", "cost", "currency", "goodput"}
+    keys = {"days", "device_hours", "cost", "currency", "goodput", "band", "failures_device_hours", "left_out"}
+    assert set(found["total"]) == keys
     assert set(found["what_if"][0]) == {"change", "kind", "step_time_s", "gain_pct"}
 
 
@@ -90,6 +91,11 @@ def test_a_whole_runs_cost_has_a_currency_and_a_goodput(call_cli):
         assert total["days"] == pytest.approx(1e12 / found["tokens_per_s"] / 86400 / total["goodput"])
         assert total["device_hours"] == pytest.approx(total["days"] * 24 * 1024)
         assert total["cost"] == pytest.approx(2 * total["device_hours"])
+        assert total["failures_device_hours"] == pytest.approx(total["device_hours"] * (1 - total["goodput"]))
+        assert "evaluation" in total["left_out"]
+    shown = call_cli("predict", *asked, "--goodput", "0.5").out
+    half = f"{said['total']['device_hours'] / 2:,.0f}"
+    assert re.search(rf"in it +stops and restarts, {half} device-hours; not in it: evaluation", shown)
     text = call_cli("predict", *asked, "--currency", "EUR", "--goodput", "0.5").out
     assert re.search(r"device-hours, which cost [\d,]+ EUR, at a goodput of 0.5", text)
     unpriced = predicted(call_cli, *ASKED, "--devices", "1024", "--tokens", "1e12")["total"]
@@ -123,10 +129,27 @@ def test_the_same_layout_said_in_other_ways(call_cli):
     assert again["step_time_s"] == one["step_time_s"]
 
 
+@pytest.mark.parametrize(
+    ("pairs", "devices", "batch"),
+    [("devices=64,global_batch=1.024k", 64, 1024), ("devices=0.064k,global_batch=1_024", 64, 1024),
+     ("devices=64,global_batch=1.024e3", 64, 1024)],
+)  # fmt: skip
+def test_numbers_of_a_layout_take_suffixes(call_cli, pairs, devices, batch):
+    layout = predicted(call_cli, *ASKED, "--layout", pairs)["layout"]
+    assert (layout["devices"], layout["global_batch"]) == (devices, batch)
+
+
+@pytest.mark.parametrize("value", ["1kk", "8x", "7B"])
+def test_numbers_of_a_layout_are_echoed(call_cli, value):
+    answer = call_cli("predict", *ASKED, "--layout", f"devices=64,micro_batch={value}")
+    assert answer.code == 2
+    assert f"micro_batch is {value!r}".replace("'7B'", "7000000000") in answer.err
+
+
 def test_every_layout_key_has_a_flag(call_cli):
     flags = [
         "--devices=32", "--tp=2", "--no-sp", "--pp=2", "--virtual-stages=2", "--schedule=interleaved",
-        "--stage-layers=10,8,8,6", "--cp=2", "--cp-kind=allgather", "--ep=1", "--etp=1", "--dp-replicate=2",
+        "--stage-layers=10,8x2,6", "--cp=2", "--cp-kind=allgather", "--ep=1", "--etp=1", "--dp-replicate=2",
         "--zero-stage=1", "--micro-batch=2", "--global-batch=64", "--recompute=full", "--precision=fp16",
         "--offload=optimizer",
     ]  # fmt: skip
@@ -211,6 +234,11 @@ def test_framework_and_version_change_the_answer(call_cli):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
+        (["--framework", "quux"], "unknown framework 'quux' (--framework): use one of scalewright, "),
+        (
+            ["--days", "30"],
+            "unknown option --days (scalewright predict): days, device-hours and money come out of --tokens",
+        ),
         (["--framework", "megatrn"], "unknown framework 'megatrn' (--framework): did you mean 'megatron'"),
         (["--framework", "torchtitn"], "did you mean 'torchtitan'"),
         (["--framework", "mine"], "'unknown' stands for a trainer that isn't listed"),
@@ -242,7 +270,7 @@ def test_what_does_not_fit_says_what_would(call_cli):
 
 def test_the_table_tells_all_of_it(call_cli):
     shown = call_cli("predict", *ASKED, *LAYOUT, "--tokens", "1e12", "--price", "2", "--all").out
-    for word in ("8 of 10 take", "MFU", "GiB", "bottleneck", "what if", "nearest measured runs",
+    for word in ("8 of 10 take", "MFU", "GiB", "bottleneck", "what if", "not in it", "nearest measured runs",
                  "assumed", "tensor parallel", "█", "device-hours", "zero 1", "dp 8"):  # fmt: skip
         assert word in shown, word
 
@@ -256,6 +284,24 @@ def test_a_layout_that_the_trainer_lacks_is_priced_and_marked(call_cli):
     assert predicted(call_cli, *ASKED, *zero_bubble)["lacks"] == []
     shown = call_cli("predict", *ASKED, "--devices", "64", "--precision", "fp8").out
     assert "`train` can't run it: precision fp8 can be planned but not trained yet" in shown
+    assert shown.splitlines()[0].endswith(" · fp8")
+    assert "bf16" not in call_cli("predict", *ASKED, *LAYOUT, "--precision", "bf16").out.splitlines()[0]
+    tight = (
+        "--devices",
+        "8",
+        "--precision",
+        "fp8",
+        "--micro-batch",
+        "16",
+        "--global-batch",
+        "128",
+        "--zero-stage",
+        "0",
+    )
+    lines = call_cli("predict", *ASKED, *tight).out.splitlines()
+    words = ("does not fit", "makes it fit", "`train` can't run it")  # memory first
+    places = [next(number for number, line in enumerate(lines) if word in line) for word in words]
+    assert places == sorted(places)
 
 
 def test_the_bottleneck_begins_with_what_takes_most(call_cli):
@@ -287,7 +333,7 @@ WRONG = [
     (["--zero-stage", "4"], "zero_stage"),
     (["--recompute", "every=0"], "recompute every 0"),
     (["--recompute", "budget=nan"], "recompute"),
-    (["--stage-layers", "a,b"], "stage-layers is 'a,b'"),
+    (["--stage-layers", "a,b"], "stage_layers is 'a,b'"),
     (["--layout", "tpp=8"], "unknown key 'tpp' (--layout): did you mean 'tp'"),
     (["--layout", "tp"], "'tp' has no value"),
     (["--layout", "tp=2,tp=4"], "tp is given twice"),
@@ -470,3 +516,13 @@ def test_what_is_in_the_way_is_said_whole(call_cli):
 def test_a_batch_takes_no_all(call_cli, tmp_path):
     answer = call_cli("predict", "--batch", tmp_path / "runs.csv", "--all")
     assert (answer.code, "--all and --batch are both given" in answer.error) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "devices", "used"),
+    [("rtx-3090", 1, False), ("rtx-3090", 8, False), ("rtx-3090", 16, True), ("p100", 4, False), ("p100", 8, True)],
+)
+def test_a_network_that_is_not_used_is_not_assumed(call_cli, cluster, devices, used):
+    flags = ["--cluster", cluster, "--devices", str(devices), "--seq-len", "512"]
+    lines = predicted(call_cli, "gpt2-124m", *flags)["assumed"]
+    assert any(line.startswith("fabric ") for line in lines) == used

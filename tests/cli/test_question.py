@@ -99,8 +99,8 @@ BATCHES: dict[str, tuple[str, str]] = {
     ),
     "llama-factory": (
         "lf.yaml",
-        "model_name_or_path: meta-llama/Llama-3.2-1B\nstage: pt\ndo_train: true\ncutoff_len: 2048\n"
-        "per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n",
+        "model_name_or_path: meta-llama/Llama-3.2-1B\nstage: pt\nfinetuning_type: full\ndo_train: true\n"
+        "cutoff_len: 2048\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n",
     ),
     "gpt-neox": (
         "neox.yml",
@@ -238,3 +238,32 @@ def test_a_question_from_python(tmp_path: Path) -> None:
     assert (priced["optimizer"], priced["layout"]["global_batch"]) == ("lion", 64)
     assert sw.predict(asked, "dgx-h100", tp=2)["layout"]["tp"] == 2
     assert sw.plan(asked, "dgx-h100", devices=16, explain=False)["best"][0]["optimizer"] == "lion"
+
+
+def test_a_layout_of_yours_that_may_not_fit_says_so_where_the_plan_is_slower(call_cli: Any, tmp_path: Path) -> None:
+    file = write(tmp_path, "run.sh", """#!/bin/bash
+cat > ds.json <<EOT
+{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}
+EOT
+deepspeed --num_nodes 4 --num_gpus 8 run_clm.py --model_name_or_path Qwen/Qwen2.5-7B --deepspeed ds.json \\
+  --block_size 4096 --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --bf16 --output_dir out
+""")  # fmt: skip
+    answer = call_cli("plan", "--from", file, "-c", "dgx-h100", "--json").json()
+    assert answer["yours"]["risk"] == call_cli("predict", "--from", file, "-c", "dgx-h100", "--json").json()["risk"]
+    shown = call_cli("plan", "--from", file, "-c", "dgx-h100").out
+    assert answer["yours"]["risk"] == "likely"
+    assert "slower than yours, which is only likely to fit" in shown
+    assert "next      add `--emit` to see your own file in this layout\n" in shown
+    assert "GiB; likely to fit; " in next(line for line in shown.splitlines() if line.startswith("yours"))
+
+
+def test_gradients_in_two_bytes_are_half_of_those_in_four(call_cli: Any, tmp_path: Path) -> None:
+    """Megatron-LM's `--grad-reduce-in-bf16`; a flag of ours goes before the script's."""
+    halved = write(tmp_path, "halved.sh", SCRIPT.replace("--bf16", "--bf16 --grad-reduce-in-bf16"))
+    flags = ("-c", "dgx-h100", "--json")
+    sizes = [
+        call_cli("predict", "--from", *words, *flags).json()["memory_gib"]["gradients"]
+        for words in ((write(tmp_path, "pretrain.sh", SCRIPT),), (halved,), (halved, "--options", "bf16_grads=0"))
+    ]
+    assert sizes[0] == sizes[2] == pytest.approx(2 * sizes[1], rel=1e-6)
+    assert "# priced alone, by --options: bf16_grads=1" in call_cli("read", halved).out

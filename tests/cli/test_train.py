@@ -71,14 +71,8 @@ def wait_for_steps(metrics: Path, count: int, seconds: float = 60) -> None:
     pytest.fail(f"no {count} steps within {seconds} s")
 
 
-@pytest.mark.parametrize(
-    ("number", "devices"),
-    [
-        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.slow),
-        (signal.SIGTERM, 2),
-        pytest.param(signal.SIGINT, 2, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow  # launch/test_stops.py has one of each by default
+@pytest.mark.parametrize(("number", "devices"), [(signal.SIGTERM, 1), (signal.SIGTERM, 2), (signal.SIGINT, 2)])
 def test_a_signal_saves_and_gives_75(tmp_path, run_file, run_cli, number, devices, start):
     process = start(tmp_path, "-m", "scalewright", "train", run_file, "train.steps=100000", f"layout.devices={devices}")
     wait_for_steps(tmp_path / "out" / "metrics.jsonl", 3)

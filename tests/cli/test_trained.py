@@ -1,9 +1,10 @@
-"""What can be done with a run: look at its saves, convert it, write on from it, evaluate it, report on it."""
+"""What can be done with a run: look at its saves, convert it, continue prompts with it, evaluate it, report on it."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -231,6 +232,48 @@ def test_evaluate_gives_its_share_of_the_held_out_text(call_cli, trained):
     shown = call_cli("evaluate", trained, "--batches", 1).out
     assert f"over           {part['tokens']:,} of {whole['tokens']:,} held-out tokens" in shown
     assert f"all {whole['tokens']:,} held-out tokens" in call_cli("evaluate", trained, "--batches", 10**6).out
+
+
+@pytest.fixture(scope="module")
+def moved(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run, as one that was started in its folder's parent with relative paths, under another name elsewhere."""
+    home = tmp_path_factory.mktemp("moved") / "here"
+    shutil.copytree(trained, home)
+    text = (home / "run.yaml").read_text().replace(str(trained.parent / "data"), "data")
+    (home / "run.yaml").write_text(text.replace(str(trained), "runs/trained"))
+    assert "path: data\n" in (home / "run.yaml").read_text()
+    return home
+
+
+def started_in(home: Path, folder: Path) -> None:
+    text = (home / "run.yaml").read_text()
+    (home / "run.yaml").write_text(re.sub(r"(?m)^  folder: .*", f"  folder: {folder}", text))
+
+
+@pytest.mark.parametrize("verb", [
+    ["evaluate"], ["generate", "--prompt", "cat", "--max-tokens", "2"], ["diagnose"], ["report"], ["checkpoint", "ls"],
+    ["convert", "hf", "--no-check"],
+])  # fmt: skip
+def test_a_moved_run_is_read(call_cli, trained, moved, tmp_path, monkeypatch, verb):
+    monkeypatch.chdir(tmp_path)
+    started_in(moved, trained.parent)
+    words = [*verb, moved] if verb[0] == "checkpoint" else [verb[0], moved, *verb[1:]]
+    assert call_cli(*words).code == 0
+
+
+def test_a_moved_run_goes_on_and_says_what_it_lacks(call_cli, trained, moved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    started_in(moved, tmp_path)
+    for words in (["train", moved / "run.yaml", "train.steps=5"], ["evaluate", moved]):
+        answer = call_cli(*words)
+        assert answer.code == 2
+        assert "(data)" in answer.error
+        assert "data.train=DIR" in answer.error
+        assert "--data DIR" in answer.error
+    started_in(moved, trained.parent)
+    answer = call_cli("train", moved / "run.yaml", "train.steps=5", "--json").json()
+    assert (answer["resumed_from"], answer["step"], answer["out_dir"]) == (4, 5, str(moved))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_report(call_cli, trained, tmp_path):

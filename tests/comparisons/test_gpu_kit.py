@@ -125,6 +125,7 @@ def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_bare_image_runs_it_with_the_wheels_and_not_without(
     kit: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ def test_parts_end_in_every_way_and_the_next_begins(fakes: Path, environ: dict[s
     assert (tmp_path / "out" / "gpu-check.md").read_text().count("| steady") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=str)
 def test_a_visit_that_is_ended_loses_nothing(number: int, fakes: Path, environ: dict[str, str], tmp_path: Path) -> None:
     kills = kill_and_resume(fakes, tmp_path / "out", environ, number, 2, (1.0, 4.0), "--parts", "steady")

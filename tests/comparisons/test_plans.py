@@ -76,6 +76,7 @@ def test_a_broken_claim_names_the_case_and_the_value(first: Outcome) -> None:
     assert claims[0].startswith("8B on 8 H100: tp is 1, claimed 8 (dp 8")
 
 
+@pytest.mark.slow
 def test_the_script_fails_where_a_claim_is_broken(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     code = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,8 @@ def test_folder_of_source_files(tmp_path):
     }
     assert summary.left_out == expected
     assert summary.mended == {"files with bytes that aren't UTF-8": 1}
+    assert len(summary.mended_files) == 1
+    assert Path(summary.mended_files[0]).is_file()
 
 
 def test_result_inside_the_input(tmp_path):
@@ -189,10 +192,30 @@ def test_few_records_without_validation(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in few))
     summary = quiet(tmp_path / "a.jsonl", tmp_path / "out", vocab_size=300)
     assert list(summary.splits) == ["train"]
+    fraction = float(re.search(r"share of 0.1: give --valid-fraction (0.\d+) --overwrite", summary.unvalidated)[1])
+    again = quiet(tmp_path / "a.jsonl", tmp_path / "out3", vocab_size=300, valid_fraction=fraction)
+    assert list(again.splits) == ["train", "valid"]
+    assert not again.unvalidated
     with pytest.raises(UserError, match="--valid-fraction"):
         open_data(DataSpec.parse({"train": str(tmp_path / "out"), "valid": str(tmp_path / "out")}), "valid")
-    with pytest.raises(UserError, match="no document fell into the validation split"):
+    with pytest.raises(
+        UserError, match=f"no document fell into the validation split.*give --valid-fraction {fraction:g},"
+    ):
         quiet(tmp_path / "a.jsonl", tmp_path / "out2", vocab_size=300, valid_fraction=0.01)
+    (tmp_path / "one.jsonl").write_text(json.dumps({"text": few[0]}))  # no fraction splits one document
+    assert "name another text" in quiet(tmp_path / "one.jsonl", tmp_path / "one", vocab_size=300).unvalidated
+
+
+@pytest.mark.parametrize(
+    "mistake", [{"text_key": "content"}, {"vocab_size": 280, "text_key": "nothing"}, {"eod": "<|no|>"}]
+)
+def test_a_first_try_that_finished_nothing_is_in_nobody_s_way(tmp_path, mistake):
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": words(50, k)}) for k in range(20)))
+    with pytest.raises(UserError):
+        quiet(tmp_path / "a.jsonl", tmp_path / "out", **{"vocab_size": 300, **mistake})
+    assert quiet(tmp_path / "a.jsonl", tmp_path / "out", vocab_size=300).splits
+    with pytest.raises(UserError, match="begun with --vocab-size 300, now with --vocab-size 301"):
+        quiet(tmp_path / "a.jsonl", tmp_path / "out", vocab_size=301)
 
 
 def test_statistics(tmp_path):
@@ -274,7 +297,7 @@ def test_script_without_a_main_guard_works_with_one_worker(tmp_path):
     assert done.stdout == "uint16\n", done.stderr
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "txt"])
+@pytest.mark.parametrize("kind", ["jsonl", pytest.param("txt", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("text", ["words", "han"])
 def test_a_text_in_many_pieces_has_the_tokens_of_the_whole(tmp_path, kind, text):
     """With a tokenizer that puts a sign before every text it is given, as Llama 2's normalizer does."""
@@ -301,3 +324,15 @@ def test_a_text_in_many_pieces_has_the_tokens_of_the_whole(tmp_path, kind, text)
     ids = np.concatenate([np.fromfile(file, "<u2") for file in files]).tolist()
     assert len(files) == 1 or kind == "txt"
     assert ids == [*tokenizer.encode(document, add_special_tokens=False).ids, tokenizer.token_to_id("</s>")]
+
+
+@pytest.mark.parametrize("fraction", [0, 0.1, 0.5])
+def test_a_file_of_a_training_and_a_validation_part_is_one_repaired_file(tmp_path: Path, fraction: float) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "latin.txt").write_bytes("Stra\u00dfe \u00fcber ".encode("latin-1") * 400)
+    (folder / "plain.txt").write_text("one two three " * 400)
+    (folder / "other.txt").write_bytes(b"na\xefve words " * 400)
+    summary = quiet(folder, tmp_path / "out", vocab_size=257, valid_fraction=fraction)
+    assert summary.mended == {"files with bytes that aren't UTF-8": 2}
+    assert [Path(path).name for path in summary.mended_files] == ["latin.txt", "other.txt"]

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from scalewright.diagnose.diagnose import diagnose
+from scalewright.diagnose.logs.answer import log_answer
+from scalewright.diagnose.logs.expected import Given
 
 MEMORY = (
     "[rank3]: Traceback (most recent call last):\n[rank3]: torch.OutOfMemoryError: CUDA out of memory. "
@@ -44,6 +47,34 @@ def test_the_end_comes_before_what_slowed_it(tmp_path: Path) -> None:
     assert "step time shifted" in names
     assert answer["ended"]["how"] == "device memory"
     assert answer["ended"]["facts"] == {"tried": 2.0, "capacity": 79.11, "free": 1.2}
+
+
+TITAN = (
+    "[titan] Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=1, etp=1\n"
+    "[titan] Building llama3 8B with TransformerModelArgs(dim=4096)\n"
+    "[titan] CUDA capacity: NVIDIA H100 80GB HBM3 with 79.11GiB memory\n"
+    "[titan] Trainer is initialized with local batch size 8, global batch size 64, gradient accumulation steps 1, "
+    "sequence length 8192, total steps 1000 (warmup 200)\n"
+)
+OTHERS = "Process 99 has 30.00 GiB memory in use. Process 98 has 48.00 GiB memory in use.\n"
+SHAPE = {"layout": {"devices": 8, "global_batch": 64, "micro_batch": 8}, "cluster": "dgx-h100", "seq_len": 8192}
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "words"),
+    [
+        (TITAN + MEMORY, Given(), ("the plan counts", "what fits first is")),
+        (MEMORY, Given("llama-3-8b", **SHAPE), ("the plan counts", "what fits first is micro_batch 1")),
+        (MEMORY, Given("llama-3-405b", **SHAPE), ("no single change fits, the nearest is",)),
+        (MEMORY, Given("llama-3-8b", cluster="dgx-h100"), ("scalewright plan", "not in the log: number of devices")),
+        (MEMORY, Given(), ("scalewright plan", "add --model MODEL --cluster CLUSTER")),
+        (TITAN + MEMORY.strip() + OTHERS, Given(), ("end the other processes", "what fits first is")),
+    ],
+)  # fmt: skip
+def test_memory_is_answered_from_the_plan(tmp_path: Path, text: str, given: Given, words: tuple[str, ...]) -> None:
+    (tmp_path / "job.out").write_text(text)
+    fix = log_answer([tmp_path / "job.out"], given)["verdicts"][0]["fix"]
+    assert all(word in fix for word in words), fix
 
 
 def test_a_shift_is_named_with_its_step(tmp_path: Path) -> None:
@@ -82,3 +113,18 @@ def test_a_text_of_which_nothing_is_understood_is_exit_code_1(tmp_path: Path, ca
     assert json.loads(result.out)["ended"] is None
     (tmp_path / "y.txt").write_text(MEMORY)
     assert call_cli("diagnose", str(tmp_path / "y.txt"), "--json").code == 0
+
+
+def test_an_end_in_a_file_beside_the_steps_is_one(tmp_path: Path) -> None:
+    assert causes(tmp_path, a_dmesg=MEMORY, b_job=lines())[0][0] == "rank 3: device out of memory"
+    (tmp_path / "b_job.err").write_text(MEMORY)
+    files = [tmp_path / "b_job.err", tmp_path / "b_job.out"]
+    assert diagnose(files)["verdicts"][0]["cause"] == "rank 3: device out of memory"
+
+
+def test_an_end_beside_the_first_part_of_two_is_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "a.out").write_text(lines(60))
+    (tmp_path / "a.err").write_text(MEMORY)
+    (tmp_path / "b.out").write_text("\n".join(lines(120).splitlines()[60:]))
+    answer = diagnose([tmp_path / name for name in ("a.err", "a.out", "b.out")])
+    assert answer["ended"] is None

@@ -12,7 +12,7 @@ from tests.diagnose.job import Job, simulate, write
 
 from scalewright.diagnose.diagnose import diagnose
 from scalewright.diagnose.links import slow_links
-from scalewright.diagnose.logs.expected import Given
+from scalewright.diagnose.logs.given import Given
 from scalewright.diagnose.ranks import read_ranks
 from scalewright.diagnose.verdicts import verdicts
 from scalewright.spec.errors import UserError

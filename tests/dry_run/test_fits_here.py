@@ -48,7 +48,7 @@ def test_what_cannot_fit_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     message = refusal(run_of("llama-3.1-8b", layout, 8192), monkeypatch, 24)
     assert message is not None
     assert "64 processes need at least" in message
-    assert "24.0 are free on this machine" in message
+    assert "24.0 GiB are free on this machine" in message
     assert "--dry-run" in message
     assert "--no-memory-check" in message
 
@@ -181,7 +181,7 @@ def test_other_jobs_gpus_do_not_stop_a_run_of_one_device(monkeypatch: pytest.Mon
     alone = run_of(model, {"recompute": "full"}, 256)
     check_memory(alone, "cuda", RankContext())
     four = run_of(model, {"devices": 4, "zero_stage": 0, "recompute": "full", "global_batch": 4}, 256)
-    with pytest.raises(UserError, match=r"1\.0 are free on a GPU here"):
+    with pytest.raises(UserError, match=r"1\.00 GiB are free on a GPU here"):
         check_memory(four, "cuda", RankContext())
 
 

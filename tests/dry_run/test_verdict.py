@@ -28,7 +28,7 @@ def test_the_peak_beside_a_device_of_the_cluster(peak: int, risk: str, fits: boo
     assert (result.risk, result.fits, result.peak_gib) == (risk, fits, peak)
     assert result.over_gib == pytest.approx(peak - 72)
     assert result.words.startswith(f"{RISK_TERMS[risk]} dgx-h100: ")
-    assert "of the 72.0 that h100-sxm gives a run" in result.words
+    assert "of the 72.0 GiB that h100-sxm gives a run" in result.words
     if fits:
         assert result.smallest_fix is None
     else:

@@ -26,12 +26,12 @@ from scalewright.train.resolve import resolve
 SEQ_LEN = 16
 QUICK: dict[str, dict[str, Any]] = {
     "ddp": {"devices": 2, "zero_stage": 0, "global_batch": 6},
-    "fsdp, accumulation": {"devices": 2, "global_batch": 8},
     "tp, sp": {"devices": 2, "tp": 2, "global_batch": 4},
-    "1f1b": {"devices": 2, "pp": 2, "global_batch": 7},
     "zbv": {"devices": 2, "pp": 2, "schedule": "zbv", "global_batch": 7},
 }
 SLOW: dict[str, dict[str, Any]] = {
+    "fsdp, accumulation": {"devices": 2, "global_batch": 8},
+    "1f1b": {"devices": 2, "pp": 2, "global_batch": 7},
     "zero 1": {"devices": 2, "zero_stage": 1, "global_batch": 8},
     "zero 2, bf16": {"devices": 2, "zero_stage": 2, "global_batch": 8, "precision": "bf16"},
     "ddp, bf16": {"devices": 2, "zero_stage": 0, "global_batch": 6, "precision": "bf16"},

@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.settings import OUTSIDE, Settings, settings_of
 from scalewright.spec.errors import UserError
@@ -24,6 +26,7 @@ MIXTURE: dict[str, Any] = {
     **DENSE, "name": "mixture", "family": "mixtral",
     "moe": {"num_experts": 8, "top_k": 2, "moe_intermediate_size": 2816},
 }  # fmt: skip
+COUNTS = pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.slow)])
 RESOLVED = ("layout.stage_layers", "lr_schedule.decay_steps")  # nulls that others have as numbers
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from emit.narrowed import narrowed, read_back
-from emit.random_runs import differences
+from emit.random_runs import COUNTS, differences
 from scalewright.emit.accelerate import read
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.settings import settings_of
@@ -38,8 +38,9 @@ def reading(text: str, where: str = FILE) -> Reading:
     return read(yaml.safe_load(text), text, where)
 
 
-def test_two_hundred_random_runs_come_back() -> None:
-    for settings, emitted, _ in narrowed("accelerate", 200, 1, AXES):
+@COUNTS
+def test_random_runs_come_back(count: int) -> None:
+    for settings, emitted, _ in narrowed("accelerate", count, 1, AXES):
         back = read_back("accelerate", emitted, FILE)
         keys = [key for key in KEYS if key != "layout.offload" or settings.layout.tp == 1]  # else the script's
         assert not differences(settings, emitted, back, tuple(keys)), settings.layout

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from emit.narrowed import narrowed, read_back
-from emit.random_runs import differences
+from emit.random_runs import COUNTS, differences
 from scalewright.emit.axolotl import read
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import settings_of
@@ -35,8 +35,9 @@ def run(**keys: Any) -> Emitted:
     return emit("axolotl", settings_of(RunSpec.parse(data)))
 
 
-def test_two_hundred_random_runs_come_back() -> None:
-    for settings, emitted, _ in narrowed("axolotl", 200, 4, AXES):
+@COUNTS
+def test_random_runs_come_back(count: int) -> None:
+    for settings, emitted, _ in narrowed("axolotl", count, 4, AXES):
         back = read_back("axolotl", emitted, FILE)
         assert not differences(settings, emitted, back, KEYS), settings.layout
         assert [item.key for item in back.unread] == ["base_model", "datasets"]  # names of files beside it

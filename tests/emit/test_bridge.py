@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from emit.random_runs import MIXTURE, differences, random_runs
+from emit.random_runs import COUNTS, MIXTURE, differences, random_runs
 from scalewright.emit.bridge.read import resolve
 from scalewright.emit.question import as_run
 from scalewright.emit.read import read_text
@@ -105,8 +105,9 @@ def config(tp: int = 4) -> ConfigContainer:
 """
 
 
-def test_two_hundred_random_runs_come_back() -> None:
-    for settings in random_runs(200, seed=2):
+@COUNTS
+def test_random_runs_come_back(count: int) -> None:
+    for settings in random_runs(count, seed=2):
         emitted = emit("megatron-bridge", settings)
         reading = read_text(emitted.files["recipe.py"], ".py", "recipe.py")
         assert reading.trainer == "megatron-bridge"
@@ -139,6 +140,13 @@ def test_nemo_is_read_with_its_references() -> None:
     assert layout.recompute.every == 4
     assert [item.key for item in reading.unread] == ["model.transformer_block_type"]
     assert any("dropout" in text for text in reading.assumed)
+
+
+@pytest.mark.parametrize("value", ["0.0", "0", "0.1"])
+def test_a_dropout_of_zero_is_not_taken_for_a_silent_file(value: str) -> None:
+    text = NEMO.replace("hidden_dropout: 0.1", f"hidden_dropout: {value}\n  attention_dropout: {value}")
+    assumed = read_text(text, ".yaml", "nemo.yaml").assumed
+    assert any("dropout" in line for line in assumed) == (value == "0.1")
 
 
 def test_overrides_are_read_with_what_their_recipe_leaves_open() -> None:

@@ -23,7 +23,7 @@ def test_ranks_of_a_launch_line(launch, count):
     before, program, after = split_launch([*launch.split(), "train.py", "--x", "1"])
     assert program == "train.py"
     assert after == ["--x", "1"]
-    assert ranks(before, {}) == count
+    assert ranks(before) == count
 
 
 def test_flags():

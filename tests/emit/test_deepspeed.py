@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from emit.narrowed import narrowed, read_back
-from emit.random_runs import differences
+from emit.random_runs import COUNTS, differences
 from scalewright.emit.deepspeed.read import read, recognises
 from scalewright.emit.emitted import Emitted
+from scalewright.emit.read import read_own
 from scalewright.emit.settings import settings_of
 from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
@@ -40,9 +41,10 @@ def config(**keys: Any) -> dict[str, Any]:
     return found
 
 
-def test_two_hundred_random_runs_come_back() -> None:
+@COUNTS
+def test_random_runs_come_back(count: int) -> None:
     pipelines = 0
-    for settings, emitted, _ in narrowed("deepspeed", 200, 3, AXES):
+    for settings, emitted, _ in narrowed("deepspeed", count, 3, AXES):
         back = read_back("deepspeed", emitted, FILE)
         assert not differences(settings, emitted, back, KEYS), settings.layout
         assert not back.unread
@@ -59,6 +61,26 @@ def test_zero_and_offload() -> None:
     both = config(layout={"zero_stage": 3, "offload": "parameters"})["zero_optimization"]
     assert both["offload_param"]["device"] == both["offload_optimizer"]["device"] == "cpu"
     assert [item.key for item in run(layout={"zero_stage": 3, "offload": "all"}).changed] == ["layout.offload"]
+
+
+@pytest.mark.parametrize(
+    ("zero", "kind"),
+    [
+        ({"offload_param": {"device": "cpu"}}, "parameters"),
+        ({"offload_param": {"device": "nvme"}, "offload_optimizer": {"device": "cpu"}}, "parameters"),
+        ({"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "none"}}, "optimizer"),
+        ({"cpu_offload": True, "cpu_offload_params": True}, "parameters"),
+        ({"cpu_offload": True}, "optimizer"),
+        ({"offload_optimizer": {"device": "none"}}, "none"),
+    ],
+)
+def test_every_reader_of_zero_takes_the_same_offload(zero: dict[str, object], kind: str) -> None:
+    neox: dict[str, object] = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64}
+    neox |= {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, **zero}}
+    for document, trainer in (({"zero_optimization": {"stage": 3, **zero}}, "deepspeed"), (neox, "gpt-neox")):
+        back = read_own(trainer, json.dumps(document), ".json", "file.json")
+        assert back.run["layout"].get("offload", "none") == kind
+        assert not [item.key for item in back.unread if "offload" in item.key]
 
 
 def test_the_batch_is_the_product() -> None:
@@ -161,3 +183,19 @@ def test_other_trainers_files_are_not_its_own() -> None:
     assert recognises({"zero_optimization": {"stage": 1}, "fp16": {"enabled": True}}, "")
     assert not recognises({"train_micro_batch_size_per_gpu": 4, "num-layers": 12}, "")  # GPT-NeoX
     assert not recognises({"fp16": {"enabled": True}}, "")
+
+
+@pytest.mark.parametrize(
+    ("params", "unread"),
+    [
+        ({"bias_correction": False}, ["bias_correction"]), ({"bias_correction": True}, []),
+        ({"adam_w_mode": False}, ["adam_w_mode"]), ({"adam_w_mode": True, "torch_adam": True}, []),
+        ({"bias_correction": "false", "adam_w_mode": False}, ["bias_correction", "adam_w_mode"]),
+        ({"bias_correction": "auto"}, ["bias_correction"]),
+    ],
+)  # fmt: skip
+def test_an_adam_of_another_formula_is_reported(params: dict[str, object], unread: list[str]) -> None:
+    optimizer = {"type": "Adam", "params": {"lr": 1e-4, **params}}
+    document = {"train_micro_batch_size_per_gpu": 1, "optimizer": optimizer}
+    back = read_own("deepspeed", json.dumps(document), ".json", "file.json")
+    assert [item.key.rpartition(".")[2] for item in back.unread] == unread

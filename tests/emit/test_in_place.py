@@ -487,3 +487,39 @@ def test_random_runs_in_random_other_layouts(tmp_path: Path, trainer: str, count
     assert "in place" in taken
     if count > 100:
         assert outcomes.count("in place") / len(taken) >= least, {o: outcomes.count(o) for o in set(outcomes)}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", "export CUDA_DEVICE_MAX_CONNECTIONS=8\n"),
+        ('export CUDA_DEVICE_MAX_CONNECTIONS="1"\n', 'export CUDA_DEVICE_MAX_CONNECTIONS="8"\n'),
+        ("export A=2 CUDA_DEVICE_MAX_CONNECTIONS=1 B=1\n", "export A=2 CUDA_DEVICE_MAX_CONNECTIONS=8 B=1\n"),
+        ("export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}\n",
+         "export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-8}\n"),
+        ("export CUDA_DEVICE_MAX_CONNECTIONS=32\n", "export CUDA_DEVICE_MAX_CONNECTIONS=8\n"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_megatron_s_fsdp_and_its_overlap_want_other_connections(tmp_path: Path, before: str, after: str) -> None:
+    """Megatron-LM's validate_args stops `--use-megatron-fsdp` with 1, and tp or cp on a Hopper with another number."""
+    foreign = asked(tmp_path, "pretrain.sh", SCRIPT.replace("#!/bin/bash\n", f"#!/bin/bash\n{before}"))
+    sharded = rewrite(foreign, Layout.parse({**foreign.layout.dump(), "zero_stage": 2, "pp": 1}))
+    edited = next(iter(sharded.files.values()))
+    assert sharded.in_place
+    assert after in edited
+    assert "CONNECTIONS=1" not in edited
+    again = asked(tmp_path, "sharded.sh", edited)
+    back = rewrite(again, Layout.parse({**again.layout.dump(), "zero_stage": 1, "tp": 4}))
+    assert back.in_place
+    assert not re.search(r"CONNECTIONS(=|:-)\D*[^1]$", next(iter(back.files.values())), re.MULTILINE)
+
+
+def test_a_first_layout_with_tensor_parallelism_needs_one_connection(tmp_path: Path) -> None:
+    alone = SCRIPT.replace("TP=8", "TP=1").replace("    --sequence-parallel\n", "")
+    foreign = asked(tmp_path, "pretrain.sh", alone)
+    split = Layout.parse({**foreign.layout.dump(), "tp": 4, "sp": True})
+    [note] = rewrite(foreign, split).notes
+    assert note.startswith("export CUDA_DEVICE_MAX_CONNECTIONS=1: ")
+    has_it = asked(tmp_path, "set.sh", alone.replace("TP=1", "export CUDA_DEVICE_MAX_CONNECTIONS=1; TP=1"))
+    assert not rewrite(has_it, split).notes

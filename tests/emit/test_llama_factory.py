@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from emit.narrowed import narrowed, read_back
-from emit.random_runs import differences
+from emit.random_runs import COUNTS, differences
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.llama_factory import read
 from scalewright.emit.settings import settings_of
@@ -34,8 +34,9 @@ def run(**keys: Any) -> Emitted:
     return emit("llama-factory", settings_of(RunSpec.parse(data)))
 
 
-def test_two_hundred_random_runs_come_back() -> None:
-    for settings, emitted, _ in narrowed("llama-factory", 200, 5, AXES):
+@COUNTS
+def test_random_runs_come_back(count: int) -> None:
+    for settings, emitted, _ in narrowed("llama-factory", count, 5, AXES):
         back = read_back("llama-factory", emitted, FILE)
         assert not differences(settings, emitted, back, KEYS), settings.layout
         assert [item.key for item in back.unread] == ["model_name_or_path", "dataset"]  # beside it

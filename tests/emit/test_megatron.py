@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from emit.random_runs import DENSE, MIXTURE, differences, random_runs
+from emit.random_runs import COUNTS, DENSE, MIXTURE, differences, random_runs
 from scalewright.emit.megatron.layout import _read_cut
 from scalewright.emit.megatron.model import _listed
 from scalewright.emit.read import read_argv, read_text
 from scalewright.emit.settings import settings_of
 from scalewright.emit.write import emit
+from scalewright.plan.switches import check_names
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 
@@ -47,8 +48,9 @@ def words(emitted: Any) -> str:
     return " ".join(emitted.files["pretrain.sh"].split())
 
 
-def test_two_hundred_random_runs_come_back():
-    for settings in random_runs(200, seed=1):
+@COUNTS
+def test_random_runs_come_back(count: int):
+    for settings in random_runs(count, seed=1):
         emitted = emit("megatron", settings)
         reading = read_text(emitted.files["pretrain.sh"], ".sh", "pretrain.sh")
         assert not differences(settings, emitted, reading, KEYS), settings.layout
@@ -107,13 +109,49 @@ def test_what_it_can_only_do_nearly_is_reported():
     assert "--recompute-method block --recompute-num-layers 2" in words(emitted)
 
 
-def test_stages_that_differ_are_written_exactly():
-    layout = {"devices": 4, "pp": 4, "stage_layers": [3, 5, 5, 3]}
+@pytest.mark.parametrize(
+    ("layers", "text"),
+    [([3, 5, 5, 3], "Et*3|t*5|t*5|t*3L"), ([0, 15, 1, 0], "E|t*15|t|L"), ([0, 8, 8, 0], "E|t*8|t*8|L")],
+)
+def test_stages_that_differ_are_written_exactly(layers, text):
+    layout = {"devices": 4, "pp": 4, "stage_layers": layers}
     emitted = emit("megatron", settings_of(run(layout=layout)))
-    assert "--pipeline-model-parallel-layout 'Et*3|t*5|t*5|t*3L'" in words(emitted)
+    assert f"--pipeline-model-parallel-layout '{text}'" in words(emitted)
     reading = read_text(emitted.files["pretrain.sh"], ".sh", "")
-    assert reading.run["layout"]["stage_layers"] == [3, 5, 5, 3]
+    assert reading.run["layout"]["stage_layers"] == layers
     assert _read_cut("Et|(tt|)*3,tL") == [1, 2, 2, 2, 1]
+
+
+def test_stages_of_the_embedding_and_of_the_head_alone_come_back():
+    layout = {"devices": 4, "pp": 4, "schedule": "interleaved", "virtual_stages": 2, "stage_layers": "0,1x6,0",
+              "global_batch": 8}  # fmt: skip
+    emitted = emit("megatron", settings_of(run(model={**DENSE, "num_hidden_layers": 6}, layout=layout)))
+    assert "--pipeline-model-parallel-layout 'E|(t|)*6L'" in words(emitted)
+    reading = read_text(emitted.files["pretrain.sh"], ".sh", "").run["layout"]
+    assert (reading["stage_layers"], reading["virtual_stages"]) == ([0, *[1] * 6, 0], 2)
+
+
+@pytest.mark.parametrize(
+    ("layers", "flags", "stages"),
+    [
+        (126, "--num-virtual-stages-per-pipeline-rank 8 {embedding} {loss}", [0, *[1] * 126, 0]),
+        (62, "--num-layers-per-virtual-pipeline-stage 2 {embedding} {loss}", [1, *[2] * 30, 1]),
+        (30, "--num-virtual-stages-per-pipeline-rank 1 {embedding} {loss}", [1, *[2] * 14, 1]),
+        (31, "{embedding}", [1, *[2] * 15]),
+        (31, "{loss}", [*[2] * 15, 1]),
+        (30, "--decoder-first-pipeline-num-layers 0 --decoder-last-pipeline-num-layers 2", [0, *[2] * 15]),
+        (60, "--decoder-first-pipeline-num-layers 2 --decoder-last-pipeline-num-layers 2 --vpp 2",
+         [1, *[2] * 14, 1, 1, *[2] * 14, 1]),
+    ],
+)  # fmt: skip
+def test_ends_that_count_as_layers_are_read(layers, flags, stages):
+    ends = {name: f"--account-for-{name}-in-pipeline-split" for name in ("embedding", "loss")}
+    flags = flags.format(**ends).replace("--vpp", "--num-virtual-stages-per-pipeline-rank")
+    model = f"--num-layers {layers} --hidden-size 1024 --num-attention-heads 8 --seq-length 4096 --vocab-size 1000"
+    text = f"torchrun pretrain_gpt.py {model} --pipeline-model-parallel-size 16 --micro-batch-size 1 {flags}\n"
+    reading = read_text(text, ".sh", "")
+    assert reading.run["layout"]["stage_layers"] == stages
+    assert not [item for item in reading.unread if "pipeline" in str(item)]
 
 
 def test_a_mixture_s_layers_shared_experts_and_latent_attention_come_back():
@@ -148,3 +186,61 @@ def test_a_mistyped_flag_gets_the_nearest_name() -> None:
     typo, unknown = read_argv(f"{line} --tensor-model-parallel-siz 2 --colour blue").unread
     assert typo.why.endswith("did you mean 'tensor-model-parallel-size'?")
     assert unknown.why == "not a setting that a run of ours has"
+
+
+@pytest.mark.parametrize(
+    ("flags", "schedule"),
+    [
+        ("--train-samples 2560 --lr-warmup-samples 256", (10, 1, None)),
+        ("--train-samples 2560 --lr-warmup-samples 512 --lr-decay-samples 2048", (10, 2, 6)),
+        ("--train-samples 2560 --lr-warmup-iters 0 --lr-warmup-samples 512", (10, 2, None)),
+        ("--train-samples 2560 --lr-decay-samples 2048 --lr-warmup-fraction 0.25", (10, 2, 6)),
+        ("--train-samples 2560 --lr-decay-style WSD --lr-wsd-decay-samples 1024", (10, 0, 4)),
+        ("--train-iters 10 --lr-warmup-iters 3", (10, 3, None)),
+    ],
+)
+def test_samples_become_steps(flags: str, schedule: tuple[int, int, int | None]) -> None:
+    sizes = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64"
+    line = f"torchrun --nproc_per_node 8 pretrain_gpt.py {sizes} --micro-batch-size 1 --global-batch-size 256 {flags}"
+    reading = read_text(line, ".sh", "run.sh")
+    rates = reading.run["lr_schedule"]
+    assert (reading.run["train"]["steps"], rates["warmup_steps"], rates.get("decay_steps")) == schedule
+    assert not reading.unread
+
+
+def test_what_megatron_deepspeed_has_beside() -> None:
+    line = "deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 "
+    words = (
+        "--seq-length 32 --position-embedding-type alibi --embed-layernorm --pad-vocab-size-to 250880 --num-experts 4 4"
+    )
+    run = read_argv(line + words + " --activations-checkpoint-method uniform").run
+    model = run["model"]
+    assert (model["positions"], model["embedding_norm"], model["vocab_size"]) == ("alibi", True, 250880)
+    assert (model["moe"]["num_experts"], run["layout"]["recompute"]) == (4, "full")
+    with pytest.raises(UserError, match=r"layers with different numbers of experts \(32, 64\)"):
+        read_argv(f"{line} --num-experts 32 32 64")
+
+
+def test_a_share_of_steps_that_are_not_given_is_named() -> None:
+    line = "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --lr-warmup-fraction 0.05"
+    assert "no warm-up: theirs is 0.05 of a run whose steps aren't given" in read_argv(line).assumed
+    assert read_argv(f"{line} --train-iters 200").run["lr_schedule"]["warmup_steps"] == 10
+
+
+@pytest.mark.parametrize(
+    ("flag", "option"),
+    [
+        ("--grad-reduce-in-bf16", "bf16_grads"), ("--tp-comm-overlap", "tp_overlap"),
+        ("--fp8-param-gather", "fp8_gather"), ("--moe-permute-fusion", "permute_fusion"),
+        ("--overlap-moe-expert-parallel-comm", "ep_overlap"),
+    ],
+)  # fmt: skip
+def test_flags_that_are_priced_are_read(flag, option):
+    assert check_names({option: "1"}) is None
+    text = SCRIPT.replace("--bf16", f"--bf16 {flag}")
+    assert text != SCRIPT
+    reading = read_text(text, ".sh", "")
+    assert reading.options == {option: "1"}
+    assert not [item for item in reading.unread if item.key == flag[2:]]
+    assert reading.dump()["options"] == {option: "1"}
+    assert read_text(SCRIPT, ".sh", "").options == {}

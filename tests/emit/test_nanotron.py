@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from emit.limited import document_of, limited_runs, reported, reread, run_of, written
-from emit.random_runs import DENSE, MIXTURE, differences
+from emit.random_runs import COUNTS, DENSE, MIXTURE, differences
 from scalewright.emit.nanotron.run import read
 from scalewright.emit.question import as_run
 from scalewright.emit.write import emit
@@ -44,9 +44,10 @@ def changed(part: str, **keys: Any) -> dict[str, Any]:
     return {**LLAMA, part: {**LLAMA[part], **keys}}
 
 
-def test_two_hundred_random_runs_come_back() -> None:
+@COUNTS
+def test_random_runs_come_back(count: int) -> None:
     made = 0
-    for settings in limited_runs({"cp": 1, "ep": 1}, 200, seed=3):
+    for settings in limited_runs({"cp": 1, "ep": 1}, count, seed=3):
         emitted = written("nanotron", settings)
         if isinstance(emitted, str):
             assert "nanotron can't run dp_replicate" in emitted
@@ -55,7 +56,7 @@ def test_two_hundred_random_runs_come_back() -> None:
         reading = reread(emitted)
         assert not differences(settings, emitted, reading, KEYS), settings.layout
         assert not reading.unread
-    assert made > 150
+    assert made > (150 if count == 200 else 32)  # three of four; of 50, some 3 more or fewer by chance
 
 
 def test_the_same_run_gives_the_same_text() -> None:

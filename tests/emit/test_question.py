@@ -9,6 +9,7 @@ import pytest
 
 from scalewright.emit.question import question
 from scalewright.spec.errors import UserError
+from scalewright.spec.question import Unread, unread_lines
 
 RUN = """model: llama-3.2-1b
 layout: {devices: 32, tp: 4, global_batch: 64}
@@ -35,6 +36,28 @@ def test_a_global_batch_that_is_not_given_follows_from_the_devices(tmp_path: Pat
     foreign = question(deepspeed(tmp_path, train_micro_batch_size_per_gpu=2), "llama-3.1-8b")
     assert foreign.resized(64, None).layout.global_batch == 128
     assert foreign.resized(64, 256).layout.global_batch == 256
+
+
+def test_a_batch_that_is_nowhere_is_assumed_and_named(tmp_path: Path) -> None:
+    """`auto` in a DeepSpeed JSON; devices that are given don't settle it."""
+    auto = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto")
+    foreign = question(deepspeed(tmp_path, **auto), "llama-3.1-8b").resized(8, None)
+    assert foreign.notes(["devices"]) == ("micro_batch 1, global_batch 8: the file has no batch",)
+    assert foreign.notes(["devices", "micro_batch"]) == ("global_batch 8: the file has no batch",)
+    assert foreign.notes(["devices", "micro_batch", "global_batch"]) == ()
+    assert foreign.resized(8, None, 4).layout.global_batch == 32
+    stated = question(deepspeed(tmp_path, train_micro_batch_size_per_gpu=2), "llama-3.1-8b")
+    assert stated.resized(8, None, 4).layout.global_batch == 16  # the file's own batch
+
+
+def test_reasons_that_many_keys_share_stand_once() -> None:
+    auto = [Unread(f"key{number}", "auto", "the Trainer fills it in") for number in range(4)]
+    other = Unread("no-such-flag", 3, "not a setting")
+    assert unread_lines([auto[0], other, *auto[1:]]) == [
+        "not read  key0 auto, key1 auto, key2 auto, key3 auto: the Trainer fills it in",
+        "not read  no-such-flag 3: not a setting",
+    ]
+    assert len(unread_lines([*auto[:3], other])) == 4
 
 
 def test_sizes_that_are_given_stay(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from emit.limited import run_of
-from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, real, real_of, whole, whole_of
+from scalewright.emit.foreign import ForeignKeys, RunKeys, real, real_of, whole, whole_of
 from scalewright.emit.rules import Fixed, Lacks, Pair, Pick, Word, nested
+from scalewright.emit.tables import keys_of
 
 SIZES = (Word("model.hidden_size", "width", back=whole), Word("train.z_loss", "z", back=real, always=False))
 NORM = Pick("model.norm_type", "norm", {"rmsnorm": "RMS", "layernorm": "Layer"}, "two norms", "rmsnorm",

@@ -17,7 +17,7 @@ from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import settings_of
 from scalewright.emit.write import emit
 from scalewright.spec.run import RunSpec, ScheduleSpec
-from scalewright.train.horizon import learning_rate
+from scalewright.train.learning_rate import learning_rate
 
 STEPS = 40
 SCHEDULES: list[dict[str, Any]] = [

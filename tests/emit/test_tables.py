@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from emit.limited import document_of, limited_runs, reported, reread, run_of, written
-from emit.random_runs import DENSE, MIXTURE, differences
+from emit.random_runs import COUNTS, DENSE, MIXTURE, differences
 from scalewright.emit.emitted import Reading
 from scalewright.emit.maxtext.run import MODELS
 from scalewright.emit.question import as_run
@@ -37,9 +37,10 @@ def read(name: str, document: dict[str, Any]) -> Reading:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_two_hundred_random_runs_come_back(name: str) -> None:
+@COUNTS
+def test_random_runs_come_back(name: str, count: int) -> None:
     made = 0
-    for settings in limited_runs(FIXED[name], 200, seed=5, experts=name != "gpt-neox"):
+    for settings in limited_runs(FIXED[name], count, seed=5, experts=name != "gpt-neox"):
         emitted = written(name, settings)
         if isinstance(emitted, str):
             assert any(text in emitted for text in REFUSALS)
@@ -48,7 +49,7 @@ def test_two_hundred_random_runs_come_back(name: str) -> None:
         reading = reread(emitted)
         assert not differences(settings, emitted, reading, KEYS), settings.layout
         assert not reading.unread
-    assert made > 150
+    assert made > (150 if count == 200 else 32)  # three of four; of 50, some 3 more or fewer by chance
 
 
 @pytest.mark.parametrize("name", [*READ, "nanotron"])
@@ -129,9 +130,10 @@ def test_litgpt_by_the_name_of_a_model() -> None:
     document = {"model_name": "pythia-14m", "precision": "bf16-true", "devices": "auto", "train": {
         "global_batch_size": 512, "micro_batch_size": 4, "max_tokens": 3e12, "lr_warmup_steps": 2000,
         "max_norm": 1.0, "min_lr": 4e-5}, "optimizer": "AdamW"}  # fmt: skip
-    reading = read("litgpt", document)
+    assert read("litgpt", document).run["model"] == "pythia-14m"
+    reading = read("litgpt", document | {"model_name": "nobody's-14m"})
     assert "model" not in reading.run
-    assert any("pythia-14m" in text for text in reading.assumed)
+    assert any("nobody's-14m" in text for text in reading.assumed)
     run = as_run(reading, "x.yaml", ["model=pythia-70m"])
     assert (run.layout.devices, run.layout.zero_stage, run.train.tokens) == (8, 3, 3e12)
 

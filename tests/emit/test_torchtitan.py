@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from emit.random_runs import differences, random_runs
+from emit.random_runs import COUNTS, differences, random_runs
 from scalewright.emit.question import as_run
 from scalewright.emit.read import read_text
 from scalewright.emit.settings import Settings, settings_of
 from scalewright.emit.torchtitan.flavors import FLAVORS, READ, flavor_of, spec_of
 from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec, model_presets
 from scalewright.spec.run import RunSpec
 
@@ -35,8 +36,9 @@ def a_run(version: str | None = None, **keys: Any) -> Settings:
     return settings
 
 
-def test_two_hundred_random_runs_come_back() -> None:
-    for settings in random_runs(200, seed=3):
+@COUNTS
+def test_random_runs_come_back(count: int) -> None:
+    for settings in random_runs(count, seed=3):
         emitted = emit("torchtitan", settings)
         reading = read_text(emitted.files["titan.py"], ".py", "titan.py")
         assert not differences(settings, emitted, reading, KEYS), settings.layout
@@ -105,6 +107,20 @@ def test_a_pipeline_counts_all_micro_batches() -> None:
     assert '"layers.16"], ["layers.17"' in text
     back = read_text(text, ".py", "titan.py").run["layout"]
     assert (back["micro_batch"], back["global_batch"], back["stage_layers"]) == (2, 64, [17, 15])
+
+
+@pytest.mark.parametrize("release", ["0.1", "0.2", "0.3"])
+@pytest.mark.parametrize(
+    ("cut", "pp"), [("0,1x32,0", 17), ("2,1x28,2", 15), ("0,1x30,2", 16), ("1x32", 16), ("0,16x2,0", 2)]
+)
+def test_stages_of_the_ends_alone_come_back(release: str, cut: str, pp: int) -> None:
+    layout = {"devices": pp, "pp": pp, "schedule": "interleaved", "stage_layers": cut, "global_batch": 4 * pp}
+    given = Layout.parse(layout).stage_layers
+    assert given is not None
+    assert len(given) == 2 * pp
+    (file, text), *_ = emit("torchtitan", a_run(release, layout=layout)).files.items()
+    reading = read_text(text, ".py" if file.endswith(".py") else ".toml", file)
+    assert reading.run["layout"]["stage_layers"] == [*given]
 
 
 def test_what_only_some_releases_have_is_reported() -> None:
@@ -212,6 +228,18 @@ def test_the_toml_of_2024_is_read() -> None:
     as_run(reading, "llama3.toml")
 
 
+@pytest.mark.parametrize(("release", "lacks"), [(None, False), ("0.2", False), ("0.3", True)])
+def test_a_toml_s_own_recomputation_is_one_that_its_release_has(
+    release: str | None, lacks: bool, tmp_path: Any, call_cli: Any
+) -> None:
+    path = tmp_path / "llama3.toml"
+    path.write_text(YEAR_2024)
+    flags = ["--software-version", release] if release else []
+    answer = call_cli("predict", "--from", path, "--cluster", "dgx-h100", "--devices", "64", *flags, "--json").json()
+    assert answer["layout"]["recompute"] == {"every": 2}
+    assert ("recompute every 2" in answer["lacks"]) == lacks, answer["lacks"]
+
+
 def test_the_toml_of_0_1_is_read() -> None:
     reading = read_text(YEAR_2025, ".toml", "llama3.toml")
     layout = reading.run["layout"]
@@ -276,3 +304,36 @@ def test_a_value_of_another_kind_is_a_users_error() -> None:
         read_text(YEAR_2025.replace("steps = 100", 'steps = "many"'), ".toml", "x.toml")
     with pytest.raises(UserError, match="Trainer"):
         read_text("import torchtitan\ndef f(): return 1", ".py", "x.py")
+
+
+@pytest.mark.parametrize(
+    ("degrees", "sizes"),
+    [
+        ("tensor_parallel_degree = 4", (1, 4)),  # without expert parallelism, tp cuts experts too
+        ("tensor_parallel_degree = 4\nexpert_parallel_degree = 4", (4, 1)),
+        ("tensor_parallel_degree = 4\nexpert_parallel_degree = 2\nexpert_tensor_parallel_degree = 4", (2, 4)),
+        ("tensor_parallel_degree = 1", (1, 1)),
+    ],
+)
+@pytest.mark.parametrize(("name", "flavor"), [("deepseek_v3", "671B"), ("deepseek_v3", "16B"), ("llama3", "8B")])
+def test_experts_are_cut_alike_by_name_and_by_keys(
+    name: str, flavor: str, degrees: str, sizes: tuple[int, int]
+) -> None:
+    text = f'[model]\nname = "{name}"\nflavor = "{flavor}"\n[training]\nsteps = 10\n[parallelism]\n{degrees}\n'
+    layout = read_text(text, ".toml", "x.toml").run["layout"]
+    expected = sizes if name == "deepseek_v3" else (1, 1)
+    assert (layout["ep"], layout["etp"]) == expected
+
+
+@pytest.mark.parametrize("method", ['semi_sync_method = "diloco"', 'semi_sync_method = "local_sgd"\ngroup_size = 4'])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_fault_tolerance_is_reported_where_it_is_on(method: str, enabled: bool) -> None:
+    text = f"[training]\nsteps = 10\n[fault_tolerance]\nenable = {str(enabled).lower()}\n{method}\n"
+    keys = [item.key for item in read_text(f'[model]\nname = "llama3"\nflavor = "8B"\n{text}', ".toml", "x").unread]
+    assert ("fault_tolerance.semi_sync_method" in keys) == enabled
+    assert all(key.startswith("fault_tolerance.") for key in keys)
+
+
+def test_a_computed_key_is_named_with_its_default() -> None:
+    unread = {item.key: item.why for item in read_text(REGISTRY, ".py", "config.py").unread}
+    assert "its default stands for it" in unread["training.steps"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from emit.narrowed import narrowed, read_back
-from emit.random_runs import differences
+from emit.random_runs import COUNTS, differences
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import settings_of
 from scalewright.emit.transformers.arguments import read
@@ -41,8 +41,9 @@ def arguments(**keys: Any) -> dict[str, Any]:
     return found
 
 
-def test_two_hundred_random_runs_come_back() -> None:
-    for settings, emitted, _ in narrowed("transformers", 200, 2, AXES):
+@COUNTS
+def test_random_runs_come_back(count: int) -> None:
+    for settings, emitted, _ in narrowed("transformers", count, 2, AXES):
         back = read_back("transformers", emitted, FILE)
         keys = [key for key in KEYS if key != "layout.offload" or settings.layout.tp == 1]  # else the script's
         assert not differences(settings, emitted, back, tuple(keys)), settings.layout
@@ -136,3 +137,9 @@ def test_warmups_that_are_shares() -> None:
     assert reading(max_steps=200, warmup_ratio=0.05).run["lr_schedule"]["warmup_steps"] == 10
     assert reading(max_steps=200, warmup_steps=0.05).run["lr_schedule"]["warmup_steps"] == 10
     assert reading(max_steps=200, warmup_steps=7, warmup_ratio=0.0).run["lr_schedule"]["warmup_steps"] == 7
+
+
+@pytest.mark.parametrize("key", ["max_seq_length", "max_length", "block_size", "model_max_length"])
+def test_the_length_of_a_sequence_in_scripts_around_the_trainer(key: str) -> None:
+    document = {"per_device_train_batch_size": 1, "learning_rate": 1e-4, key: 2048}
+    assert read(document, "", "sft.yaml").run["data"]["seq_len"] == 2048

@@ -207,3 +207,20 @@ def test_mistakes(call_cli, tmp_path, flags, says):
     found = call_cli("evaluate", tmp_path, *flags)
     assert found.code == 2
     assert re.search(says, found.err), found.err
+
+
+def test_a_metric_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import lm_eval
+    from torch import nn
+
+    from scalewright.evaluate.harness import Subject, evaluate_tasks
+    from scalewright.spec.errors import UserError
+
+    def no_hub(**_: Any) -> None:
+        raise FileNotFoundError("Module 'code_eval' doesn't exist on the Hugging Face Hub either.")
+
+    monkeypatch.setattr(lm_eval, "simple_evaluate", no_hub)
+    (tmp_path / "own.yaml").write_text("task: own\ndataset_path: json\noutput_type: loglikelihood\n")
+    subject = Subject(nn.Linear(1, 1), None, lambda *_: [], 0, 0, 8, start=())
+    with pytest.raises(UserError, match=r"code_eval.*--tasks own"):
+        evaluate_tasks(subject, ["own"], tmp_path, None, 1)

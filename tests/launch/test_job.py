@@ -45,6 +45,40 @@ def test_ranks_that_do_not_fit(devices: int, launch: dict[str, Any], words: str)
     assert words in str(caught.value)
 
 
+def of_cluster(cluster: Any, devices: int, device: str = "auto", nodes: int | None = None, **launch: Any) -> LaunchJob:
+    data = {"model": "llama-3.2-1b", "data": "data/text", "layout": {"devices": devices}, "name": "tiny"}
+    run = RunSpec.parse({**data, "cluster": cluster, "device": device, "launch": launch})
+    return make_job(run, "run.yaml", [], None, nodes)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "devices", "split"),
+    [("dgx-h100", 64, (8, 8)), ("gb200-nvl72", 64, (16, 4)), ("dgx-2", 64, (4, 16)), ("dgx-h100", 4, (1, 4)),
+     ({"like": "dgx-h100", "devices_per_node": 2}, 6, (3, 2)), ("local", 64, (8, 8))],
+)  # fmt: skip
+def test_a_named_cluster_has_its_own_number_of_devices_a_node(
+    cluster: object, devices: int, split: tuple[int, int]
+) -> None:
+    job = of_cluster(cluster, devices)
+    assert (job.nodes, job.per_node) == split
+
+
+@pytest.mark.parametrize(
+    ("cluster", "devices", "nodes", "launch", "need"),
+    [("dgx-h100", 512, 4, {}, 64), ("dgx-h100", 16, None, {"hosts": ["a"]}, 2), ("gb200-nvl72", 64, 8, {}, 16),
+     ("dgx-h100", 24, 1, {}, 3), ({"like": "dgx-h100", "devices_per_node": 2}, 8, 2, {}, 4)],
+)  # fmt: skip
+def test_more_ranks_than_devices_of_a_node_are_refused(
+    cluster: object, devices: int, nodes: int | None, launch: dict[str, Any], need: int
+) -> None:
+    with pytest.raises(UserError, match=f"ranks a node: a node of cluster .* name {need}, or set launch.per_node"):
+        of_cluster(cluster, devices, nodes=nodes, **launch)
+    assert of_cluster(cluster, devices, nodes=need).nodes == need
+    assert of_cluster(cluster, devices, device="cpu", nodes=nodes, **launch).per_node == devices // (nodes or 1)
+    more = {**launch, "per_node": devices // (nodes or 1)}
+    assert of_cluster(cluster, devices, nodes=nodes, **more).world == devices  # who sets it has such nodes
+
+
 def test_the_runs_own_keys_win_over_the_profile(tmp_path: Path) -> None:
     profile = tmp_path / "site.yaml"
     profile.write_text("launch: {account: abc, partition: gpu, nodes: 4, time_limit: '24:00:00'}\n")

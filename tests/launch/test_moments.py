@@ -86,16 +86,16 @@ def finished(attempt: Attempt) -> bool:
 
 
 MOMENTS = [
-    ("one process", "SIGTERM", hears, 75),
+    pytest.param("one process", "SIGTERM", hears, 75, marks=pytest.mark.slow),
     ("one process", "SIGHUP", loads_torch, 75),
     pytest.param("one process", "SIGUSR1", begun, 75, marks=pytest.mark.slow),
-    ("one process", "SIGTERM", validates, 75),
+    pytest.param("one process", "SIGTERM", validates, 75, marks=pytest.mark.slow),
     ("one process", "SIGINT", saves, 75),
     pytest.param("one process", "SIGTERM", finished, 0, marks=pytest.mark.slow),
     ("local workers", "SIGTERM", hears, 75),
-    ("local workers", "SIGTERM", has_workers(1), 75),
+    pytest.param("local workers", "SIGTERM", has_workers(1), 75, marks=pytest.mark.slow),
     ("local workers", "SIGINT", has_workers(2), 75),
-    ("local workers", "SIGHUP", validates, 75),
+    pytest.param("local workers", "SIGHUP", validates, 75, marks=pytest.mark.slow),
     ("agent", "SIGTERM", has_rank, 75),
 ]
 

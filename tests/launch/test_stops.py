@@ -22,8 +22,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Windows has none of these signals"),
     pytest.mark.timeout(600),
 ]
-QUICK = [("local workers", "SIGUSR1")]
-REST = [(name, way) for name in LAUNCHERS for way in WAYS if tried(name, way) and (name, way) not in QUICK]
+ALL = [(name, way) for name in LAUNCHERS for way in WAYS if tried(name, way)]
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +87,8 @@ def stop_and_go_on(
     assert same
 
 
-@pytest.mark.parametrize(("name", "way"), QUICK)
-def test_a_stop_and_what_follows(
-    tmp_path: Path, services: Services, controls: Controls, lines: list[Line], name: str, way: str
-) -> None:
-    stop_and_go_on(tmp_path, name, way, services, controls, lines)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "way"), REST)
+@pytest.mark.parametrize(("name", "way"), ALL)
 def test_every_stop_of_every_launcher(
     tmp_path: Path, services: Services, controls: Controls, lines: list[Line], name: str, way: str
 ) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from scalewright.machine.checks import accelerator, memory, network, processor, software, storage
+from scalewright.machine.checks import accelerator, memory, network, processor, software, speed, storage
 from scalewright.machine.doctor import examine, render
 from scalewright.machine.findings import Report, guarded
+from scalewright.machine.load import too_many_threads
+from scalewright.machine.probe import Bf16Speed, Rate
 from scalewright.machine.processor import Processor
 from scalewright.spec.errors import SEVERITIES, Finding, install
 
@@ -64,6 +66,62 @@ def test_threads_against_cores(environ: dict[str, str], severity: str, fix: str)
     finding = only(processor.threads(EIGHT, environ, 8), "threads")
     assert finding.severity == severity
     assert fix in finding.how
+
+
+@pytest.mark.parametrize("others", [None, 0.0, 1.0, 3.4, 6.0, 8.0, 20.0])
+@pytest.mark.parametrize("threads", [1, 2, 5, 8, 16])
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_threads_are_advised_as_train_does(threads: int, workers: int, others: float | None) -> None:
+    environ = {"OMP_NUM_THREADS": str(threads), "LOCAL_WORLD_SIZE": str(workers)}
+    finding = only(processor.threads(EIGHT, environ, 8, others), "threads")
+    remark = too_many_threads(EIGHT, threads, workers, others)
+    assert (finding.severity == "warn") is (remark is not None)
+    if remark is not None:
+        assert remark.endswith(f"; {finding.how}")
+    if "OMP_NUM_THREADS=" in finding.how:  # what follows the advice is not advised against
+        number = finding.how.partition("OMP_NUM_THREADS=")[2].split()[0]
+        again = only(processor.threads(EIGHT, {**environ, "OMP_NUM_THREADS": number}, 8, others), "threads")
+        assert "OMP_NUM_THREADS=" not in again.how
+
+
+def test_few_threads_of_one_process_are_not_advised_to_each_of_many() -> None:
+    alone = only(processor.threads(EIGHT, {"OMP_NUM_THREADS": "1"}, 8), "threads")
+    assert alone.how.startswith("unset OMP_NUM_THREADS: `train` gives every rank its share")
+    assert alone.how.endswith("for one process")
+    of_two = only(processor.threads(EIGHT, {"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "2"}, 8), "threads")
+    assert of_two.how == "export OMP_NUM_THREADS=4"
+
+
+def compared(spread: float = 1.0, overall: float = 4.1) -> Any:
+    return lambda device, seconds: Bf16Speed(device, 4.0, 4.0, 4.0, overall, "how", 5, 1.0, 143e9, spread)
+
+
+@pytest.mark.parametrize(("spread", "others", "judged"), [
+    (1.0, 0.0, True), (1.4, 2.0, True), (1.6, 0.0, False), (1.0, 2.1, False), (3.0, 8.0, False),
+])  # fmt: skip
+def test_rates_agree_and_are_not_judged_on_a_loaded_machine(
+    monkeypatch: pytest.MonkeyPatch, spread: float, others: float, judged: bool
+) -> None:
+    monkeypatch.setattr(speed, "compare_bf16", compared(spread))
+    found = {entry.rule: entry for entry in speed.rates(None, "cpu", EIGHT, others)}
+    assert {entry.severity for entry in found.values()} == {"ok" if judged else "note"}
+    assert "143 GFLOP/s in fp32" in found["matmul fp32"].what
+    assert "586 GFLOP/s in bf16" in found["matmul bf16"].what  # 4.1 times as much
+    assert found["matmul bf16"].data["judged"] is judged
+    assert ("bf16 is 4.10 times as fast" in found["bf16"].what) is judged
+    if not judged:
+        assert all("not judged" in entry.what for entry in found.values())
+        assert "auto means" not in found["bf16"].what
+        why = "cores busy" if others > 2 else "as long from one moment to the next"
+        assert why in found["copy"].what
+
+
+def test_a_gpu_is_judged_beside_a_busy_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "compare_bf16", compared())
+    monkeypatch.setattr(speed, "copy_rate", lambda *_, **__: Rate("copy", 1e12, 1e12, 3, "how, best of 3"))
+    found = speed.rates(None, "cuda:0", EIGHT, 8.0)
+    assert {entry.severity for entry in found} == {"ok"}
+    assert "median of 3" in found[-1].what
 
 
 def test_a_thread_count_that_is_no_number() -> None:

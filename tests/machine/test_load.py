@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
-from scalewright.machine.load import CpuMark, mark, others_busy, too_many_threads
+from scalewright.machine.load import CpuMark, fair_threads, loaded, mark, others_busy, too_many_threads
 from scalewright.machine.processor import Processor
 
 SLOW = "steps will be slow and uneven"
@@ -55,3 +56,32 @@ def test_a_childs_work_is_this_runs():
 )  # fmt: skip
 def test_threads_against_idle_cores(threads, workers, others, words):
     assert too_many_threads(FOUR, threads, workers, others) == words
+
+
+@pytest.mark.parametrize(
+    ("processor", "workers", "others", "threads"),
+    [
+        (FOUR, 1, 0.0, 4),
+        (FOUR, 2, None, 2),
+        (FOUR, 3, 0.0, 1),
+        (FOUR, 8, 0.0, 1),
+        (FOUR, 1, 2.1, 2),
+        (FOUR, 1, 9.0, 1),
+        (replace(FOUR, logical_cores=64), 2, 30.0, 2),  # a container's share of a host that others use
+        (replace(FOUR, logical_cores=64), 1, 62.0, 2),
+    ],
+)
+def test_fair_threads_are_never_too_many(processor, workers, others, threads):
+    assert fair_threads(processor, workers, others) == threads
+    if threads > 1:
+        assert too_many_threads(processor, threads, workers, others) is None
+    advice = too_many_threads(processor, threads + 1, workers, others)
+    assert advice is not None
+    assert f"OMP_NUM_THREADS={threads}" in advice
+
+
+@pytest.mark.parametrize(("others", "words"), [
+    (None, ""), (0.0, ""), (1.0, ""), (1.1, "others keep 1.1 of 4 cores busy"), (9.0, "others keep 9.0 of 4 cores busy")
+])  # fmt: skip
+def test_from_when_on_timings_are_not_judged(others, words):
+    assert loaded(FOUR, others) == words

@@ -67,6 +67,7 @@ def test_two_processes_time_kernels_and_messages_together() -> None:
         assert entry.seconds[-1] < 10
 
 
+@pytest.mark.slow
 def test_one_process_sends_nothing() -> None:
     found = probe(1, 1, seconds=0.001)
     assert not MESSAGES & {entry.what for entry in found.curves}

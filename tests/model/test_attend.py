@@ -252,7 +252,7 @@ CASES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["experts", *(pytest.param(name, marks=pytest.mark.slow) for name in list(CASES)[:2])])
 def test_memory_stays_flat(name: str) -> None:
     """Kernels of the few sizes that the warm-up missed, of 0.3 to 1 MiB; without rounding 240 to 640 MiB."""
     script, argument = CASES[name]

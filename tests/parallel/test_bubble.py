@@ -195,6 +195,7 @@ def test_bubbles_of_chunks() -> None:
     check(compared(RANKS, MICROS, CHUNKED, SECONDS))
 
 
+@pytest.mark.slow
 def test_bubble_of_dualpipev() -> None:
     check(compared(RANKS, 2 * RANKS, DUAL, [0.02, 0.02, 0.005]))
 

@@ -138,17 +138,19 @@ def narrow(x: Tensor, kind: str) -> Tensor:
 DP2 = {"devices": 2, "zero_stage": 0, "micro_batch": 4}
 CASES = [
     pytest.param(DP2, POWER, id="powersgd-dp2"),
-    pytest.param({**DP2, "devices": 4, "micro_batch": 2}, POWER, id="powersgd-dp4"),
+    pytest.param({**DP2, "devices": 4, "micro_batch": 2}, POWER, id="powersgd-dp4", marks=pytest.mark.slow),
     pytest.param({**DP2, "micro_batch": 2}, POWER, id="powersgd-accumulated"),
     pytest.param({**DP2, "precision": "bf16"}, POWER, id="powersgd-bf16"),
-    pytest.param(DP2, {"powersgd": {"rank": 3, "start_after": 2}}, id="powersgd-from-step-3"),
+    pytest.param(DP2, {"powersgd": {"rank": 3, "start_after": 2}}, id="powersgd-from-step-3", marks=pytest.mark.slow),
     pytest.param({**DP2, "devices": 4, "tp": 2}, POWER, id="powersgd-dp2-tp2"),
-    pytest.param({**DP2, "devices": 4, "pp": 2, "micro_batch": 2}, POWER, id="powersgd-dp2-pp2"),
+    pytest.param(
+        {**DP2, "devices": 4, "pp": 2, "micro_batch": 2}, POWER, id="powersgd-dp2-pp2", marks=pytest.mark.slow
+    ),
     pytest.param({**DP2, "devices": 4, "pp": 2, "micro_batch": 2, "schedule": "zb-h1"}, POWER, id="powersgd-zb-h1"),
     pytest.param(DP2, "bf16", id="bf16-dp2"),
     # with sp each tp rank rounds its part of a norm's gradient, and one device has no such parts
-    pytest.param({**DP2, "devices": 4, "tp": 2, "sp": False}, "bf16", id="bf16-dp2-tp2"),
-    pytest.param({**DP2, "devices": 4, "micro_batch": 2}, "fp16", id="fp16-dp4"),
+    pytest.param({**DP2, "devices": 4, "tp": 2, "sp": False}, "bf16", id="bf16-dp2-tp2", marks=pytest.mark.slow),
+    pytest.param({**DP2, "devices": 4, "micro_batch": 2}, "fp16", id="fp16-dp4", marks=pytest.mark.slow),
     pytest.param({**DP2, "devices": 4, "pp": 2, "micro_batch": 2}, "fp16", id="fp16-dp2-pp2"),
 ]
 
@@ -262,10 +264,10 @@ MODEL = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }
-COUNTED: list[tuple[dict[str, Any], Any]] = [
+COUNTED: list[Any] = [
     ({"devices": 2, "zero_stage": 0}, POWER),
-    ({"devices": 3, "zero_stage": 0}, "bf16"),
-    ({"devices": 4, "tp": 2, "zero_stage": 0}, POWER),
+    pytest.param({"devices": 3, "zero_stage": 0}, "bf16", marks=pytest.mark.slow),
+    pytest.param({"devices": 4, "tp": 2, "zero_stage": 0}, POWER, marks=pytest.mark.slow),
     ({"devices": 4, "pp": 2, "zero_stage": 0, "global_batch": 4}, "fp16"),
     ({"devices": 4, "pp": 2, "zero_stage": 0, "global_batch": 4}, POWER),
 ]

@@ -53,12 +53,12 @@ def test_one_device(control, bf16_control, kind, bf16):
         ("optimizer", zero(0), False),
         ("optimizer", zero(0), True),
         ("optimizer", LAYOUTS["zero1"], True),
-        ("optimizer", LAYOUTS["hsdp2"], False),
+        pytest.param("optimizer", LAYOUTS["hsdp2"], False, marks=pytest.mark.slow),
         ("optimizer", LAYOUTS["zero3"], False),
-        ("parameters", LAYOUTS["zero3"], False),
+        pytest.param("parameters", LAYOUTS["zero3"], False, marks=pytest.mark.slow),
         ("parameters", LAYOUTS["zero3"], True),
         ("parameters", LAYOUTS["hsdp3"], False),
-        ("parameters", zero(3, dp_replicate=2), False),  # groups of one rank
+        pytest.param("parameters", zero(3, dp_replicate=2), False, marks=pytest.mark.slow),  # groups of one rank
         ("all", zero(3, 4, recompute="full"), False),
     ],
 )

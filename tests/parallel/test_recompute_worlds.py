@@ -88,7 +88,7 @@ def _compare(mesh: Mesh, layout: Layout, variants: dict[str, dict[str, Any]]) ->
     return results
 
 
-DEFAULT = ("zero 3", "tp, sp", "1f1b", "zb-h1")
+DEFAULT = ("zero 3", "1f1b", "zb-h1")
 
 
 @pytest.mark.parametrize("name", [n if n in DEFAULT else pytest.param(n, marks=pytest.mark.slow) for n in LAYOUTS])

@@ -40,13 +40,13 @@ def piped(zero_stage: int, schedule: str, devices: int = 4, **more: Any) -> dict
 
 
 CASES = [
-    (piped(0, "1f1b"), FIVE, False),
+    pytest.param(piped(0, "1f1b"), FIVE, False, marks=pytest.mark.slow),
     (piped(0, "zbv"), TIED, True),
     (piped(1, "zb-h1"), TIED, False),  # a tied head on another rank: two copies
-    (piped(1, "dualpipev"), TIED, True),
-    (piped(2, "zbv"), TIED, False),
+    pytest.param(piped(1, "dualpipev"), TIED, True, marks=pytest.mark.slow),
+    pytest.param(piped(2, "zbv"), TIED, False, marks=pytest.mark.slow),
     (piped(2, "interleaved"), FIVE, True),
-    (piped(3, "zb-interleaved"), FIVE, False),
+    pytest.param(piped(3, "zb-interleaved"), FIVE, False, marks=pytest.mark.slow),
     (piped(3, "zbv"), TIED, True),
     (piped(3, "1f1b", offload="parameters"), TIED, False),
 ]

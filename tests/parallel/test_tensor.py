@@ -56,7 +56,7 @@ def assert_near(ranks: list[dict[str, dict[str, float]]], tolerance: float = TOL
     assert not far, "\n".join(far)
 
 
-@pytest.mark.parametrize("tp", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("tp", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_part_of_the_decoder(tp):
     """With sequence parallelism on packed documents, and without it on whole rows."""
     cases: list[Case] = [("llama, sp, one document", MODELS["llama"].dump(), {"sp": True}, False)]

@@ -130,6 +130,7 @@ def assert_near(ranks: list[dict[str, Any]], tolerances: dict[str, float]) -> No
     assert not far, "\n".join(far)
 
 
+@pytest.mark.slow
 def test_with_data_parallelism_accumulation_and_recomputation():
     models = dict(enumerate(MODELS)) | {4: "qwen3", 5: "qwen3"}
     cases = {f"{model}, zero {i % 4}": (model, {"zero_stage": i % 4}) for i, model in models.items()}

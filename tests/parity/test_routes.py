@@ -40,7 +40,7 @@ def compared(controls: tuple[Path, Runs], layout: dict[str, Any]) -> Parity:
 
 
 LAYOUTS = [
-    {"devices": 2, "ep": 2, "zero_stage": 3, "micro_batch": 1},
+    pytest.param({"devices": 2, "ep": 2, "zero_stage": 3, "micro_batch": 1}, marks=pytest.mark.slow),
     {"devices": 4, "tp": 2, "cp": 2, "ep": 2, "micro_batch": 2, "recompute": "full"},
     pytest.param({"devices": 4, "pp": 2, "tp": 2, "sp": False, "micro_batch": 2}, marks=pytest.mark.slow),
 ]

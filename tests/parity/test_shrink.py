@@ -64,11 +64,11 @@ def test_one_device_keeps_the_batch_and_the_precision():
 
 
 @pytest.mark.parametrize(
-    ("layers", "stages", "even", "wanted"),
-    [(4, 2, True, [2, 2]), (4, 2, False, [3, 1]), (5, 4, False, [2, 1, 1, 1]), (2, 2, False, [1, 1])],
+    ("layers", "stages", "given", "wanted"),
+    [(4, 2, (2, 2), [2, 2]), (4, 2, (1, 3), [3, 1]), (5, 4, (1, 3), [2, 1, 1, 1]), (2, 2, (1, 3), [1, 1])],
 )
-def test_stages_by_hand(layers, stages, even, wanted):
-    assert by_hand(layers, stages, even) == wanted
+def test_stages_by_hand(layers, stages, given, wanted):
+    assert by_hand(layers, stages, given) == wanted
 
 
 DENSE = [name for name, spec in model_presets().items() if spec.moe is None and spec.mla is None]

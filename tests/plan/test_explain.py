@@ -7,6 +7,7 @@ from scalewright.plan.predict import Prediction, predict
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.step_parts import RISK_TERMS
 
 
 def run(devices: int = 64, cluster: str = "dgx-h100", **changes: object) -> Prediction:
@@ -45,6 +46,18 @@ def test_what_if_tries_other_zero_stages_recomputation_and_schedules() -> None:
     assert rows["zero_stage 1"]["gain_pct"] > 0 > rows["recompute full"]["gain_pct"]
     alone = {row["change"].split(" ")[0] for row in what_if(ours(devices=1, zero_stage=0))}
     assert not {"zero_stage", "schedule"} & alone
+
+
+def test_a_change_that_may_not_fit_is_listed_as_its_own_prediction_puts_it() -> None:
+    """A plan takes what fits up to the p90 of its memory: a faster row beside it says why it wasn't taken."""
+    rows = {
+        row["change"].split(",")[0]: row["change"] for row in what_if(ours(devices=16, micro_batch=2, zero_stage=3))
+    }
+    risks = {stage: ours(devices=16, micro_batch=2, zero_stage=stage).risk for stage in (0, 1, 2)}
+    assert {"likely", "no"} <= set(risks.values())
+    for stage, risk in risks.items():
+        assert rows[f"zero_stage {stage}"] == f"zero_stage {stage}, {RISK_TERMS[risk]}"
+    assert rows["recompute full"] == "recompute full"
 
 
 def test_a_layout_that_does_not_fit_gets_the_cheapest_fix() -> None:

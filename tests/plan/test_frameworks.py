@@ -46,6 +46,7 @@ def test_only_what_the_trainer_has_is_listed(framework: str) -> None:
     assert not any("dualpipe" in row["change"] for row in what_if(result.best[0].prediction))
 
 
+@pytest.mark.slow
 def test_without_a_framework_what_train_runs_is_listed() -> None:
     result = plan("scalewright")
     assert all(choice.trainable for choice in result.best)
@@ -93,6 +94,41 @@ def test_megatron_of_2021_has_what_it_had() -> None:
     assert find_capabilities("megatron-2023").missing(later) == []
 
 
+@pytest.mark.parametrize(
+    ("release", "every"),
+    [
+        ("0.1", True),
+        ("0.2", True),
+        ("v0.2.1", True),
+        ("0.2.0rc1", True),
+        ("0.3", False),
+        ("0.3.1", False),
+        (None, False),
+    ],
+)
+def test_torchtitan_recomputed_every_second_layer_before_0_3(release, every):
+    """selective_ac_option, of March 2024 (#125) to February 2026 (#2357)."""
+    trainer = of_framework(find_framework("torchtitan", release))
+    assert trainer.allows("recompute", {"every": 2}) == every
+    assert trainer.allows("cp_kind", "ring") == every
+    assert trainer.allows("recompute", "full")
+    assert not trainer.allows("schedule", "zb-h1")
+    assert not of_framework(find_framework("megatron", release)).allows("recompute", {"every": 2})
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("nanotron", "cuts stages by its own costs"), ("gpt-neox", "by kinds of layers"), ("maxtext", "as many layers"),
+     ("colossalai", "evenly"), ("megatron", None), ("torchtitan", None), ("scalewright", None)],
+)  # fmt: skip
+def test_stages_by_hand_are_lacking_where_a_trainer_cuts_itself(name, why):
+    layout = {"tp": 1, "pp": 4, "schedule": "1f1b", "zero_stage": 0, "sp": False, "stage_layers": (0, 2, 2, 0)}
+    lacks = [words for words in find_capabilities(name).missing(layout) if "by hand" in words]
+    assert (not lacks) if why is None else (why in lacks[0])
+    even = find_capabilities(name).missing({**layout, "stage_layers": (1, 1, 1, 1)})
+    assert not [words for words in even if "by hand" in words]
+
+
 def test_a_fixed_value_that_the_trainer_lacks() -> None:
     with pytest.raises(UserError, match=r"megatron has no schedule dualpipe.*use schedule 1f1b or interleaved"):
         plan("megatron", fixed={"schedule": "dualpipe"})
@@ -138,3 +174,16 @@ def test_rules_of_replicas_are_searched_by() -> None:
     """A rule with `dp_replicate` leaves no such layout in a plan."""
     result = plan("gpt-neox", fixed={"zero_stage": 1})
     assert all(choice.keys["dp_replicate"] == 1 for choice in [*result.best, *result.pareto])
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "attention"),
+    [
+        ("deepspeed", None, "flash"), ("deepspeed", "2025", "flash"), ("deepspeed", "2022", "unfused"),
+        ("deepspeed", "2023-06", "unfused"), ("DeepSpeed ZeRO-3 + CPU offload (2022)", None, "unfused"),
+        ("huggingface", None, "flash"),
+    ],
+)  # fmt: skip
+def test_deepspeed_is_todays_where_no_version_is_given(name: str, version: str | None, attention: str) -> None:
+    trainer = find_framework(name, version)
+    assert (trainer.attention, trainer.dropout) == (attention, attention == "unfused")

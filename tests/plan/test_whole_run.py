@@ -17,3 +17,17 @@ def test_it_falls_with_the_devices_and_stays_above_0() -> None:
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0.9999
     assert shares[-1] > 0
+
+
+@pytest.mark.parametrize("price", [None, 2.5])
+def test_totals_have_the_band_of_the_step(price: float | None) -> None:
+    """What is asked for p90 of a step is p90 of the whole run's days, hours and cost."""
+    from scalewright.api import predict
+
+    given = {"tokens": 1e12, "price": price} if price else {"tokens": 1e12}
+    answer = predict("llama-3.1-8b", "dgx-h100", {"devices": 64}, 8192, **given)
+    total, step = answer["total"], answer["step_time_s"]
+    assert set(total["band"]) == {"days", "device_hours"} | ({"cost"} if price else set())
+    for key, band in total["band"].items():
+        for name in ("p10", "p90"):
+            assert band[name] / total[key] == pytest.approx(step[name] / step["p50"])

@@ -123,3 +123,13 @@ def test_another_file_is_not_replaced(traced: tuple[dict[str, Any], Timeline], t
     written = write_diagnosis(traced[0], tmp_path / "page.html")
     assert write_diagnosis(traced[0], written, traced[1]) == written
     assert written.stat().st_size < 200_000
+
+
+def test_a_column_of_a_log_that_is_empty_takes_no_room(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("".join(f"step: {n}  loss: {3 + 1 / n:.4f}  grad_norm: 0.5  tps: 7,000\n" for n in range(1, 40)))
+    text = render(page(diagnose([log])))
+    heads = re.search(r"<tr>(.*?step.*?)</tr>", text, re.S)
+    assert heads is not None
+    names = ("step", "time", "tokens/s", "TFLOP/s", "loss", "grad norm")
+    assert [name for name in names if f">{name}<" in heads[1]] == ["step", "tokens/s", "loss", "grad norm"]

@@ -10,6 +10,7 @@ import pytest
 from report.page_checks import Seen, read_page
 from report.run_folders import make_run, train_row, write_lines
 from scalewright.report.run import write_report
+from scalewright.train.state.changes import Changes
 
 TIME = 1.76e9
 START = {"time": TIME, "kind": "start", "step": 0}
@@ -120,7 +121,7 @@ def test_the_time_is_shown_beside_its_prediction(tmp_path: Path) -> None:
     page = _page(tmp_path / "run", rows, [START, predicted, measured, FINISH])
     for said in (
         "compute 130 ms 63.7% 130 ms", "data parallel, exposed 40 ms 19.6% 20 ms",
-        "pipeline bubble and messages 30 ms 14.7% 20 ms", "data loading 4 ms 2.0% –", "step 204 ms 170 ms",
+        "pipeline bubble and messages 30 ms 14.7% 20 ms", "data loading 4 ms 2.0% –", "step, median 204 ms 170 ms",
         "Step time measured +20% against predicted",
         "p10–p90: 150 ms – 190 ms. The measured step is slower than that.",
         "priced from its own timings", "parameters 2.20 GiB 2.00 GiB +10%", "activations – 1.00 GiB",
@@ -163,3 +164,25 @@ def test_what_a_gpu_measures_together_is_predicted_together(tmp_path: Path) -> N
     measured = {"kind": "measured", "memory_gib": {"parameters": 2.0, "rest": 1.8, "peak": 3.8}, "comm_bytes": None}
     page = _page(tmp_path / "run", _rows(), [START, predicted, measured, FINISH])
     assert "activations, buffers, other 1.80 GiB 1.50 GiB +20%" in page.body
+
+
+@pytest.mark.parametrize(("p50", "slow"), [(0.01, True), (10.0, False)])
+def test_a_run_far_beyond_its_prediction_has_something_to_report(tmp_path: Path, p50: float, slow: bool) -> None:
+    predicted = {"kind": "predicted", "step": 0, "p10": 0.9 * p50, "p50": p50, "p90": 1.1 * p50}
+    load = {"kind": "load", "step": 0, "message": "2 workers of 3 threads on 2 cores: steps will be slow"}
+    body = _page(tmp_path / "run", _rows(), [START, predicted, *[load] * slow, FINISH]).body
+    assert ("Slower than predicted The median step takes" in body) == slow
+    assert ("Nothing to report" in body) != slow
+    assert ("Cores were short at the start 2 workers of 3 threads" in body) == slow
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 7, 12])
+def test_changes_are_listed_once_and_all_of_them(tmp_path: Path, count: int) -> None:
+    """The console's line names the first six and counts the rest; the page has room for all."""
+    changes = Changes({f"train.key_{number}": [number, number + 1] for number in range(count)})
+    event = {"kind": "changed", "step": 10, "message": changes.line(10), "changes": changes.values}
+    happened = _page(tmp_path / "run", _rows(), [START, event, FINISH]).body.split("What happened")[-1]
+    assert "changed since step 10: train.key_0 0 → 1" in happened
+    for number in range(count):
+        assert happened.count(f"train.key_{number} ") == 1
+    assert "more (events.jsonl)" not in happened

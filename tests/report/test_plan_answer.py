@@ -270,7 +270,7 @@ def test_no_trainer_runs_what_is_no_layout(tmp_path: Path, value: Any) -> None:
 
 
 def test_the_page_of_a_plan_for_a_layout_that_exists_shows_it(tmp_path: Path) -> None:
-    yours = {"tp": 8, "zero_stage": 1}
+    yours = {"tp": 8, "zero_stage": 1, "micro_batch": 1}
     keys = {"devices": 16, "seq_len": 4096, "global_batch": 64}
     plan = sw.plan("llama-3.1-8b", "dgx-h100", **keys, yours=yours)  # type: ignore[arg-type]
     page = _page(tmp_path, plan)

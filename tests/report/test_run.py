@@ -33,7 +33,7 @@ def test_a_whole_run_shows_everything(tmp_path: Path) -> None:
     for said in (
         "shakespeare finished", "tiny-llama 3.5M parameters 2 × H100 bf16 60 of 60 steps",
         "2.610 bits per byte at step 60", "31.0% median, of 989 TFLOP/s a device (H100, bf16, vendor)",
-        "246k in 1:01", "Step time measured +18% against predicted", "188 ms", "221 ms",
+        "246k in 1:01", "Step time measured +17% against predicted", "188 ms", "220 ms",
         "To be, or not to be",
         "6 saves", "1 resume", "1 fault", "2 bad values", "killed", "2 × NVIDIA H200, 140.4 GiB",
         "0123456789ab on main, with changes that are not committed", "avx2 amx_bf16", "OMP_NUM_THREADS",
@@ -265,3 +265,13 @@ def test_the_browser_finds_no_fault(tmp_path: Path) -> None:
     assert moved
     assert theme == "dark"
     assert kept in ("dark", "not allowed")
+
+
+def test_step_times_are_named_and_agree(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", summary={"predicted_step_time_s": 0.2, "measured_step_time_s": 0.9})
+    (folder / "run.yaml").write_text((folder / "run.yaml").read_text() + "profile: {steps: [8, 9]}\n")
+    slow = {8: 0.7, 9: 0.7, 10: 2.13}
+    write_lines(folder / "metrics.jsonl", [train_row(n, step_time_s=slow.get(n, 0.22)) for n in range(1, 31)])
+    body = read_page(write_report(folder)).body
+    assert "Step time, median 220 ms p10–p90 220 ms – 220 ms, without 3 that a profiler slowed" in body
+    assert "900 ms" not in body

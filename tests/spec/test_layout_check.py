@@ -61,7 +61,9 @@ CONFLICTS: dict[str, tuple[ModelSpec, int, Keys, tuple[str, ...]]] = {
     ),
     "v": (MODEL, 64, {"devices": 4, "pp": 4, "schedule": "zbv"}, ("pp 4 x virtual_stages 2", "6 layers")),
     "entries": (MODEL, 64, {"devices": 2, "pp": 2, "stage_layers": [1, 2, 3]}, ("3 entries", "2 stages")),
-    "an empty stage": (MODEL, 64, {"devices": 2, "pp": 2, "stage_layers": [6, 0]}, ("stage 1 0", "of 2")),
+    "an empty stage": (MODEL, 64, {"devices": 3, "pp": 3, "stage_layers": [3, 0, 3]}, ("stage 1 0", "between")),
+    "fewer than none": (MODEL, 64, {"devices": 2, "pp": 2, "stage_layers": [7, -1]}, ("stage 1 -1", "between")),
+    "too many by hand": (MODEL, 64, {"devices": 9, "pp": 9, "stage_layers": "0,1x6,0"}, ("pp 9", "6 layers")),
     "sum": (MODEL, 64, {"devices": 2, "pp": 2, "stage_layers": [1, 2]}, ("sums to 3", "6 layers")),
     "one chunk": (
         MODEL, 64, {"devices": 2, "pp": 2, "schedule": "1f1b", "virtual_stages": 2},
@@ -211,6 +213,14 @@ def test_odd_layouts_are_legal() -> None:
         check_layout(Layout.parse(keys), MODEL, 60, train=True)
 
 
+def test_too_many_virtual_stages_name_the_most_that_fit() -> None:
+    keys = {"devices": 2, "pp": 2, "virtual_stages": 4, "global_batch": 8}
+    with pytest.raises(UserError, match=r"or schedule interleaved with virtual_stages 3$"):
+        check_layout(Layout.parse(keys), MODEL, 64)  # 1f1b: none was given
+    with pytest.raises(UserError, match="or virtual_stages 3"):
+        check_layout(Layout.parse({**keys, "schedule": "interleaved"}), MODEL, 64)
+
+
 def test_schedules_that_are_only_planned_pass_unless_trained() -> None:
     for kind in KINDS:
         layout = Layout.parse({"devices": 2, "pp": 2, "schedule": kind, "global_batch": 4})
@@ -220,3 +230,29 @@ def test_schedules_that_are_only_planned_pass_unless_trained() -> None:
     check_layout(Layout.parse(recomputed), MODEL)
     with pytest.raises(UserError, match="recompute full"):
         check_layout(Layout.parse(recomputed), MODEL, train=True)
+
+
+def test_an_end_may_hold_the_embedding_or_the_head_alone() -> None:
+    for stages in ([0, 1, 1, 1, 1, 1, 1, 0], [0, 2, 2, 2], [2, 2, 2, 0], [0, 6], [6, 0], "0,1x6,0", "0,6x1,0"):
+        many = 8 if isinstance(stages, str) else len(stages)
+        keys = {"devices": many, "pp": many, "stage_layers": stages, "global_batch": 8}
+        check_layout(Layout.parse(keys), MODEL, 64)
+
+
+def test_as_many_stages_as_layers_and_ends_are_advised_by_hand() -> None:
+    layout = Layout.parse({"devices": 4, "pp": 4, "schedule": "interleaved", "global_batch": 8})
+    with pytest.raises(UserError, match="6 layers") as error:
+        check_layout(layout, MODEL, 64)
+    assert error.value.how.startswith("use stage_layers 0,1x6,0")
+    with pytest.raises(UserError) as error:
+        Layout.parse({"devices": 4, "pp": 4, "stage_layers": "0,1y6"})
+    assert "'0,1y6'" in error.value.what
+    assert "0,1x126,0" in error.value.how
+
+
+def test_two_ways_to_the_same_layout_are_advised_once() -> None:
+    layout = Layout.parse({"devices": 2, "pp": 2, "schedule": "1f1b", "virtual_stages": 4})
+    with pytest.raises(UserError) as error:
+        check_layout(layout, MODEL, 64)
+    advice = error.value.how.removeprefix("use ").split(", or ")
+    assert len(advice) == len(set(advice)), error.value.how

@@ -1,77 +1,59 @@
-"""No numeric key of a run file takes a number that its code cannot: NaN, infinity, one out of range."""
+"""Numbers as people write them, in keys and in flags."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, get_args
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
-from scalewright.spec.base import _specs_in
+from scalewright.spec.common.numbers import number_of
 from scalewright.spec.errors import UserError
-from scalewright.spec.run import PythonRef, RunSpec, Source, load_run
-
-ODD = ("-1", "0", "1", str(2**70), ".nan", ".inf", "-.inf", "1e400", "[]", "true", "x", "[0.9, 1]", "[.nan, 0.5]")
-
-
-def types_in(annotation: Any) -> list[Any]:
-    """The types of an annotation, of the arguments of unions and containers."""
-    arguments = get_args(annotation)
-    return [each for argument in arguments for each in types_in(argument)] if arguments else [annotation]
+from scalewright.spec.hardware.cluster import load_cluster
+from scalewright.spec.run import RunSpec
 
 
-def numbers(cls: type[BaseModel] = RunSpec, prefix: str = "") -> Iterator[tuple[str, type]]:
-    """The dotted keys that hold a number, with int or float."""
-    for name, field in cls.model_fields.items():
-        key = prefix + (field.alias or name)
-        kinds = types_in(field.annotation)
-        if float in kinds or int in kinds:
-            yield key, float if float in kinds else int
-        for nested in _specs_in(field.annotation):
-            if nested not in (PythonRef, Source) and not key.startswith("model"):
-                yield from numbers(nested, f"{key}.")
+@pytest.mark.parametrize(
+    ("text", "name", "number"),
+    [
+        ("8k", "seq_len", 8192), ("128K", "context", 131072), ("8k", "tokens", 8000), ("15T", "tokens", 15e12),
+        ("7B", "params", 7e9), ("7b", "params", 7e9), ("1.5M", "tokens", 1.5e6), ("4e6", "tokens", 4e6),
+        ("1_000", "steps", 1000), ("80GB", "memory_bytes", 80e9), ("80 GiB", "memory_bytes", 80 * 2**30),
+            ("80gb", "memory_bytes", 80e9),
+           
+        ("25 Gbit/s", "bytes_per_s", 25e9 / 8), ("100gbps", "bytes_per_s", 12.5e9), ("200Gb/s", "bytes_per_s", 25e9),
+        ("900 GB/s", "bytes_per_s", 900e9), ("3.35TB/s", "memory_bytes_per_s", 3.35e12), ("1e9", "bytes_per_s", 1e9),
+        ("8192", "seq_len", None), ("7m", "params", None), ("8x", "seq_len", None), ("k", "tokens", None),
+        ("8k8", "tokens", None), ("80 GiB", "tokens", None), ("fast", "bytes_per_s", None), ("25", "bytes_per_s", None),
+    ],
+)  # fmt: skip
+def test_a_number_with_its_unit(text: str, name: str, number: float | None) -> None:
+    assert number_of(text, name) == (None if number is None else pytest.approx(number, rel=1e-12))
 
 
-KEYS = dict(numbers())
+def test_keys_take_them() -> None:
+    run = RunSpec.parse(
+        {"model": "llama-3.2-1b", "data": {"train": "corpus", "seq_len": "4k"}, "train": {"steps": "2k"}}
+    )
+    assert (run.data.seq_len, run.train.steps) == (4096, 2000)  # type: ignore[union-attr]
+    cluster = load_cluster({"like": "dgx-h100", "fabric": {"bytes_per_s": "25 Gbit/s"}, "host_memory_bytes": "744 GB"})
+    assert (cluster.levels[-1].bytes_per_s, cluster.host_memory_bytes) == (25e9 / 8, 744e9)
+    for wrong in ("4x", "3", True):
+        with pytest.raises(UserError, match="a whole number"):
+            RunSpec.parse({"model": "llama-3.2-1b", "data": "corpus", "train": {"steps": wrong}})
 
 
-def test_the_keys_are_there() -> None:
-    assert KEYS["optimizer.betas"] is float
-    assert KEYS["layout.devices"] is int
-    assert len(KEYS) > 50
+def test_a_link_that_is_too_slow_to_be_one_is_named() -> None:
+    lines = load_cluster({"like": "dgx-h100", "fabric": {"bytes_per_s": 100}}).assumed
+    assert any("fabric 100 B/s a device, which is slow: write its unit" in line for line in lines)
+    assert not any("slow" in line for line in load_cluster("dgx-h100").assumed)
 
 
-@pytest.mark.parametrize("key", [key for key, kind in KEYS.items() if kind is float])
-@pytest.mark.parametrize("value", [".nan", ".inf", "-.inf", "1e400"])
-def test_no_key_takes_what_is_not_finite(tmp_path: Any, key: str, value: str) -> None:
-    (tmp_path / "run.yaml").write_text("model: gpt2\ndata: nowhere\n")
-    with pytest.raises(UserError):
-        load_run(tmp_path / "run.yaml", [f"{key}={value}"])
-
-
-@pytest.mark.parametrize("value", ["[0.9, 1]", "[-0.1, 0.9]", "[1.0, 0.5]", "[.nan, 0.9]", "[0.9]", "[2, 3]"])
-def test_betas_are_shares_below_one(tmp_path: Any, value: str) -> None:
-    (tmp_path / "run.yaml").write_text("model: gpt2\ndata: nowhere\n")
-    with pytest.raises(UserError, match="betas"):
-        load_run(tmp_path / "run.yaml", [f"optimizer.betas={value}"])
-
-
-@pytest.mark.parametrize("key", ["layout.devices", "layout.micro_batch", "layout.global_batch", "data.seq_len"])
-def test_sizes_end_where_nobody_has_them(tmp_path: Any, key: str) -> None:
-    """2^70 overflows a tensor's size; 2^31 devices would be rehearsed for hours."""
-    (tmp_path / "run.yaml").write_text("model: gpt2\ndata: nowhere\n")
-    for number in (2**31, 2**70):
-        with pytest.raises(UserError, match=key.split(".")[1]):
-            load_run(tmp_path / "run.yaml", [f"{key}={number}"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("key", KEYS)
-def test_a_dry_run_ends_in_a_line(call_cli: Any, tmp_path: Any, key: str) -> None:
-    sizes = "vocab_size: 64, hidden_size: 16, intermediate_size: 32, num_hidden_layers: 2, num_attention_heads: 2"
-    (tmp_path / "run.yaml").write_text(f"model: {{{sizes}}}\ndata: nowhere\ndevice: cpu\ntrain: {{steps: 1}}\n")
-    for value in ODD:
-        answer = call_cli("train", tmp_path / "run.yaml", f"{key}={value}", "data.seq_len=8", "--dry-run")
-        assert answer.code in (0, 2), (value, answer.err)
-        assert not any(word in answer.err for word in ("unexpected", "Traceback")), (value, answer.err)
+def test_flags_take_them_and_errors_show_the_value(run_cli: Callable[..., Any]) -> None:
+    words = ["presets", "new", "--params=7B", "--vocab", "32k"]
+    assert "vocab_size: 32000" in run_cli(*words).out
+    assert (
+        "'8x' is not a whole number (--seq-len): write it as 8192, 8k" in run_cli("predict", "x", "--seq-len", "8x").err
+    )
+    assert "'1.0001k' is not a whole number" in run_cli("predict", "x", "--micro-batch=1.0001k").err
+    assert "'lots' is not a number (--tokens)" in run_cli("predict", "x", "--tokens", "lots").err

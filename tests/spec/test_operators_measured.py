@@ -56,7 +56,7 @@ def kept_bytes(network: Any, documents: Any = None) -> int:
 
 
 @pytest.mark.parametrize("name", [*MODELS, CAPPED, "deepseek-v2-lite", "gpt-oss-20b", "llama-4-scout"])
-@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("recompute", ["none", pytest.param("full", marks=pytest.mark.slow)])
 def test_activations_are_what_autograd_keeps(name: str, recompute: str) -> None:
     from scalewright.parallel.recompute import apply_recompute
 

@@ -243,3 +243,10 @@ def test_invalid_names(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: pytest.fail("used the network"))
     with pytest.raises(UserError, match="org/name"):
         load_model_spec(name)
+
+
+def test_a_run_file_in_a_model_s_place(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("model: gpt2-124m\ndata: corpus\n")
+    with pytest.raises(UserError, match=r"this is a run, not a model alone .*run\.yaml\): give it with --from"):
+        load_model_spec(str(path))

@@ -65,7 +65,7 @@ def error(kind: str, chunks: int, make: Callable[[int, random.Random], list[floa
     return float(step[0]) / simulate(plan, stages).makespan - 1
 
 
-@pytest.mark.parametrize("make", [head_heavy, uneven])
+@pytest.mark.parametrize("make", [head_heavy, pytest.param(uneven, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("kind", "chunks"), TOLERANCE)
 def test_unequal_ranks_against_the_clock(
     kind: str, chunks: int, make: Callable[[int, random.Random], list[float]]

@@ -103,6 +103,44 @@ def test_a_pipe_gets_few_plain_lines_on_stderr_only(capfd: pytest.CaptureFixture
     assert "\x1b" not in captured.err
 
 
+@pytest.mark.parametrize(
+    ("steps", "doing", "words"),
+    [
+        (0, "", r"^step 1/9, the first, which sets up kernels: \d+ s so far$"),
+        (3, "", r"^step 4/9: \d+ s so far$"),
+        (3, "validating", r"^validating after step 3/9: \d+ s so far$"),
+        (3, "saving a checkpoint", r"^saving a checkpoint after step 3/9: \d+ s so far$"),
+        (9, "", r"^closing the run after step 9/9: \d+ s so far$"),
+    ],
+)
+def test_a_pipe_is_told_what_a_long_silence_is(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], steps: int, doing: str, words: str
+) -> None:
+    monkeypatch.setattr("scalewright.track.console.SILENT_S", -0.9)  # a heartbeat every 0.1 s
+    console = Console(9, "run", line_every_s=60)
+    console.start()
+    for step in range(1, steps + 1):
+        console.step(row(step))
+    console.at(doing)
+    time.sleep(0.5)
+    console.close()
+    lines = capfd.readouterr().err.splitlines()
+    assert any(re.match(words, line) for line in lines), lines
+    shown = [line for line in lines if line.startswith(f"step {steps}/9  loss")]
+    assert len(shown) == (2 if steps else 0), "the newest row once, and at the end"
+
+
+def test_a_terminal_that_can_t_go_back_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    console = Console(9, "run", stream=stream)
+    console.start()
+    console.step(row(1))
+    console.close()
+    assert stream.getvalue().splitlines()[1].startswith("step 1/9  loss")
+    assert "\x1b" not in stream.getvalue()
+
+
 def test_disabled_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     console = Console(5, "run", enabled=False)
     console.start()

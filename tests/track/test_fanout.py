@@ -100,7 +100,7 @@ def test_a_failure_at_the_end_of_a_short_run_is_told_once() -> None:
     assert feeder.wait(time.monotonic() + 60)
     (line,) = told
     assert line.startswith("switched off: ")
-    assert "1 rows are in metrics.jsonl alone" in line
+    assert "1 row is in metrics.jsonl alone" in line
 
 
 def test_everything_arrives_in_order_in_batches_from_one_other_thread(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def bare(folder: Path) -> dict[str, Any]:
         (bare, rf"token 70, but the model's vocab_size is 67 \(.*bare\.bin, byte {2 * PLACE}\)"),
     ],
 )
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_damage_stops_the_run(tmp_path, kind, message, devices):
     data = {"train": [kind(tmp_path)], "valid": []}
     layout = {"devices": devices, "global_batch": 2}

@@ -529,7 +529,13 @@ VANISHES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "layout"), [(kind, {}) for kind in VANISHES] + [("deleted", TWO)])
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        *(pytest.param(kind, {}, marks=[] if kind == "renamed" else pytest.mark.slow) for kind in VANISHES),
+        pytest.param("deleted", TWO, marks=pytest.mark.slow),
+    ],
+)
 def test_a_folder_that_vanishes_ends_the_run(tmp_path, kind, layout):
     """Exit code 1 with the reason, on every rank; the folder isn't made again."""
     data = run_data(tmp_path, train={"steps": 100_000}, layout=layout, checkpoint={"every": 500})
@@ -553,3 +559,17 @@ def test_a_folder_that_vanishes_at_the_end(tmp_path):
     data = run_data(tmp_path, train={"steps": 3})
     with pytest.raises(RunError, match="under the run"):
         run(data, on_step=lambda row: shutil.rmtree(tmp_path / "out", ignore_errors=True))
+
+
+def test_a_mistake_in_the_data_lets_go_of_the_callers_pipes(tmp_path):
+    """`scalewright train ... | tail`: the fork server, which imports for seconds, ends with the command."""
+    data = run_data(tmp_path, layout=TWO)
+    data["data"]["train"] = str(tmp_path / "nowhere")
+    began = time.monotonic()
+    process = start_cli(tmp_path, "train", str(write_run(tmp_path, data)))
+    process.wait(60)
+    ended = time.monotonic()
+    _, err = process.communicate(timeout=60)  # ends when nobody has the pipe open
+    assert time.monotonic() - ended < (ended - began) / 2  # its imports take twice the command's time
+    assert process.returncode == 2
+    assert "nowhere" in err

@@ -58,11 +58,16 @@ def test_a_script_without_a_guard_starts_workers_and_hears_of_their_steps(tmp_pa
     assert (tmp_path / "out" / "checkpoints" / f"step-{result['step']:08d}" / "COMMIT").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "says"),
     [
         ("my_script:build", "a worker has imported the script that started it.*put the call under `if __name__"),
-        ("__main__:build", r"lies in the script or notebook .* 2 workers don't import that.*parts.py"),
+        pytest.param(
+            "__main__:build",
+            r"lies in the script or notebook .* 2 workers don't import that.*parts.py",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_parts_that_lie_in_the_script_itself(tmp_path, part, says):

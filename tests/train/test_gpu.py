@@ -70,7 +70,7 @@ def test_16_bits_learn_as_fp32_does(device: str, precision: str, tmp_path: Path)
         assert mine["loss"] == pytest.approx(control["loss"], rel=2e-2)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_resume_is_bitwise(device: str, precision: str, tmp_path: Path) -> None:
     """Six steps straight, and three, a save, and three more: the same lines and the same weights."""

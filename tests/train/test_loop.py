@@ -11,6 +11,7 @@ from scalewright.launch.local import run_local
 from scalewright.launch.rank import RankContext
 from scalewright.train import loop
 from scalewright.train.loop import collect_garbage, garbage_at_steps
+from scalewright.train.metrics.record import Clock
 from scalewright.train.run import PRELOAD
 
 
@@ -79,3 +80,16 @@ def test_a_run_leaves_the_collector_as_it_was(tmp_path):
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_what_is_done_while_the_clock_stands_is_in_no_step(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("scalewright.train.metrics.record.time.perf_counter", lambda: now[0])
+    clock = Clock()
+    now[0] = 1.0
+    with clock.stopped():
+        now[0] = 6.0
+    now[0] = 6.5
+    assert clock.lap() == 1.5
+    now[0] = 7.0
+    assert clock.lap() == 0.5

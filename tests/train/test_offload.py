@@ -16,7 +16,7 @@ def control(tmp_path_factory) -> Path:
     return Path(run(run_data(tmp_path_factory.mktemp("control"), **ADAMW)).out_dir)
 
 
-@pytest.mark.parametrize("offload", ["optimizer", "parameters", "all"])
+@pytest.mark.parametrize("offload", [pytest.param("optimizer", marks=pytest.mark.slow), "parameters", "all"])
 def test_alone(control, tmp_path, offload):
     """One device, no launcher: on a CPU the very same operations, and so the same bits."""
     found = run(run_data(tmp_path, layout={"offload": offload}, **ADAMW)).out_dir

@@ -55,8 +55,8 @@ def changes(part: str):
 
 ALONE = [("model", ZERO0), ("loss", ZERO0), ("optimizer", ZERO3), ("data", ZERO0), ("model", ZERO3)]
 # No optimizer under tp: RMSprop magnifies what sums in another order leave of tiny gradients (1e-5 here).
-ALONE += [("data", TENSOR)]
-TOGETHER = [("all", ZERO0), ("all", ZERO3), ("loss", TENSOR)]
+ALONE += [("data", TENSOR), ("loss", TENSOR)]
+TOGETHER = [("all", ZERO0), ("all", ZERO3)]
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,19 @@ def test_equal_on_two_processes(control, tmp_path, part, layout):
     mine = run(run_data(tmp_path, **merge(changes(part), {"layout": layout}))).out_dir
     assert_same_run(mine, control(part))
     assert weights(mine).keys() == weights(control(part)).keys()
+
+
+@pytest.mark.parametrize("kind", ["muon", pytest.param("shampoo", marks=pytest.mark.slow)])
+def test_an_optimizer_of_whole_matrices_is_equal_in_a_pipeline(tmp_path, kind):
+    own = {"optimizer": {"python": "parts:ByMatrix", "kind": kind}, "train": {"steps": 3}}
+    layouts = {"one": {"micro_batch": 4}, "two": {"devices": 2, "pp": 2, "zero_stage": 0, "micro_batch": 2}}
+    one, two = (run(run_data(tmp_path / name, **own, layout=layout)).out_dir for name, layout in layouts.items())
+    assert_same_run(two, one)
+
+
+def test_an_optimizer_that_refuses_vectors_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"torch.optim:Muon can't be called so: Muon only supports 2D"):
+        run(run_data(tmp_path, optimizer={"python": "torch.optim:Muon"}))
 
 
 def test_they_are_really_used(control):

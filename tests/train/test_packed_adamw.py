@@ -314,7 +314,9 @@ ONE = {"devices": 1, "micro_batch": 4}
 SAVES = {"checkpoint": {"at_end": True}, "train": {"steps": 4}}
 
 
-@pytest.mark.parametrize(("name", "layout"), [("adamw_bf16", ONE), ("adamw_8bit", ZERO3)])
+@pytest.mark.parametrize(
+    ("name", "layout"), [pytest.param("adamw_bf16", ONE, marks=pytest.mark.slow), ("adamw_8bit", ZERO3)]
+)
 def test_resume_is_bitwise(tmp_path: Any, name: str, layout: dict[str, Any]) -> None:
     """4 steps at once == 2, a save and 2 more; and the save goes on with another layout."""
     optimizer = {"name": name, "lr": 3e-3, "weight_decay": 0.1}

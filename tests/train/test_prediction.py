@@ -71,7 +71,7 @@ def test_a_resume_is_the_same_run(tmp_path) -> None:
     ("before", "after"),
     [
         ({"devices": 2, "pp": 2, "schedule": "zb-h1"}, {"devices": 2, "zero_stage": 3}),
-        ({"devices": 2, "tp": 2}, {"devices": 2, "pp": 2}),
+        pytest.param({"devices": 2, "tp": 2}, {"devices": 2, "pp": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_another_layout_goes_on(before: dict[str, Any], after: dict[str, Any], tmp_path) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from pathlib import Path
+
+import pytest
 
 from runs import rows, run, run_data
 from scalewright.diagnose.diagnose import diagnose
+from scalewright.train.profile import Tracer
 
 
 def test_two_ranks_name_what_they_do(tmp_path: Path) -> None:
@@ -30,3 +34,10 @@ def test_two_ranks_name_what_they_do(tmp_path: Path) -> None:
 def test_a_trace_at_the_end_of_a_run_that_stops_early(tmp_path: Path) -> None:
     run(run_data(tmp_path, train={"steps": 4}, profile={"steps": [2, 3, 9]}), steps=2)
     assert [path.name for path in (tmp_path / "out" / "traces").iterdir()] == ["step-00000002-rank00000.json.gz"]
+
+
+def test_writing_a_trace_is_in_no_step_s_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Tracer._write
+    monkeypatch.setattr(Tracer, "_write", lambda tracer: [tracer._profiler and time.sleep(3), write(tracer)])
+    run(run_data(tmp_path, train={"steps": 5}, profile={"steps": [2]}))
+    assert max(row["step_time_s"] for row in rows(tmp_path / "out")) < 3

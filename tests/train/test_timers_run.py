@@ -10,8 +10,10 @@ from runs import rows, run, run_data
 
 AXES = [
     ({"devices": 1}, set()),
-    ({"devices": 2, "zero_stage": 0}, {"dp_shard"}),
-    ({"devices": 4, "zero_stage": 3, "dp_replicate": 2}, {"dp_shard", "dp_replicate"}),
+    pytest.param({"devices": 2, "zero_stage": 0}, {"dp_shard"}, marks=pytest.mark.slow),
+    pytest.param(
+        {"devices": 4, "zero_stage": 3, "dp_replicate": 2}, {"dp_shard", "dp_replicate"}, marks=pytest.mark.slow
+    ),
     ({"devices": 4, "tp": 2, "pp": 2, "micro_batch": 2}, {"tp", "pp"}),
 ]
 

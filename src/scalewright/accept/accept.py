@@ -38,8 +38,7 @@ def accept(
     if not context.alone and context.world != run.layout.devices:
         how = f"start {run.layout.devices} processes, or set layout.devices={context.world}"
         raise UserError(f"the layout has {run.layout.devices} devices, and {context.world} are here", "layout", how)
-    if context.rank == 0 and folder.exists():
-        raise UserError("this folder is there already", str(folder), "name a new one with --out")
+    check_folder(context, folder)
     with Ranks(context, device, run.layout.devices) as ranks:
         if ranks.lead:
             folder.mkdir(parents=True)
@@ -60,6 +59,12 @@ def accept(
         about = {"layout": run.layout.dump(), "device": device, "world": ranks.processes, "hosts": hosts,
                  "cluster": cluster.name, "folder": str(folder)}  # fmt: skip
         return Acceptance(run.name, about, checks)
+
+
+def check_folder(context: RankContext, folder: Path) -> None:
+    """Raises UserError on rank 0 for a folder that is there already."""
+    if context.rank == 0 and folder.exists():
+        raise UserError("this folder is there already", str(folder), "name a new one with --out")
 
 
 def _timed(check: Callable[[], Finding], tell: Tell, what: str) -> Finding:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.common.untrusted import parse_json, read_bytes
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
@@ -66,7 +67,7 @@ def measured_step(folder: Path) -> float:
         if isinstance(seconds, float) and 0 < seconds < 1e9:
             steps.append(seconds)
     if len(steps) < 2 * COLD:
-        raise UserError(f"{len(steps)} timed steps", str(place), f"train for {2 * COLD} or more")
+        raise UserError(f"{counted(len(steps), 'timed steps')}", str(place), f"train for {2 * COLD} or more")
     return statistics.median(steps[COLD:])
 
 
@@ -124,7 +125,7 @@ def calibrate(
     folders = list(dict.fromkeys(folders))
     if len(folders) < FEWEST:
         how = f"give {FEWEST} or more: half of them are left out to score the correction"
-        raise UserError(f"{len(folders)} runs are too few to learn from", "RUN_DIR", how)
+        raise UserError(f"too few runs to learn from: {len(folders)}", "RUN_DIR", how)
     before = {folder: predict(folder, cluster) for folder in folders}
     runs = sorted(before, key=lambda folder: before[folder])
     measured = {folder: measured_step(folder) for folder in runs}

@@ -33,8 +33,8 @@ def settings(first: Path, second: Path) -> dict[str, dict[str, list[Any]]]:
     flat = [dict(dotted(_settings(folder))) for folder in (first, second)]
     for key in {**flat[0], **flat[1]}:
         values = [side.get(key, ABSENT) for side in flat]
-        own = any(f"{key.rpartition('.')[0]}.python" in side for side in flat)
-        unset = ABSENT in values and not all(values) and not own  # arguments of a user's code have no default
+        of_user = any(f"{key.rpartition('.')[0]}.python" in side for side in flat)
+        unset = ABSENT in values and not all(values) and not of_user  # arguments of a user's code have no default
         if values[0] != values[1] and not unset:
             differences.setdefault(key.split(".")[0], {})[key] = values
     return differences
@@ -46,12 +46,12 @@ def tensors(first: Path, second: Path) -> Iterator[dict[str, Any]]:
     difference (null: not finite), and `relative`: the norm of the difference over the first's."""
     readers = [CheckpointReader(folder) for folder in (first, second)]
     for name in sorted({name for reader in readers for name in reader.manifest.tensors}):
-        one, other = (reader.manifest.tensors.get(name) for reader in readers)
+        left, right = (reader.manifest.tensors.get(name) for reader in readers)
         row: dict[str, object] = {"name": name, "equal": False}
-        if one is None or other is None:
-            yield {**row, "only": "first" if other is None else "second"}
+        if left is None or right is None:
+            yield {**row, "only": "first" if right is None else "second"}
             continue
-        pairs = {key: [getattr(one, key), getattr(other, key)] for key in ("shape", "dtype")}
+        pairs = {key: [getattr(left, key), getattr(right, key)] for key in ("shape", "dtype")}
         if differing := {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}:
             yield {**row, **differing}
         else:

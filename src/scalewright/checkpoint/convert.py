@@ -126,14 +126,14 @@ def _to_huggingface(
 def _training(reader: CheckpointReader, spec: ModelSpec) -> Training:
     """What a checkpoint's run says of its texts, its length and itself."""
     folders, ends = text_files(reader.folder)
-    run, own = reader.state.get("run", {}), folders[:2]
+    run, nearest = reader.state.get("run", {}), folders[:2]
     return Training(
-        tokenizer=next((folder for folder in own if (folder / "tokenizer.json").is_file()), None),
+        tokenizer=next((folder for folder in nearest if (folder / "tokenizer.json").is_file()), None),
         origin=next(iter(folders[2:]), None),
         ends=ends,
         seq_len=run.get("data", {}).get("seq_len"),
         fresh=run.get("init") == "random",
-        card=model_card(spec, reader.manifest, reader.state, own[-1]) if run else None,
+        card=model_card(spec, reader.manifest, reader.state, nearest[-1]) if run else None,
     )
 
 

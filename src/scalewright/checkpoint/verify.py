@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from scalewright.checkpoint.format import MANIFEST, STATE, STEP_FOLDER, StoredFile, read_manifest, read_state, uncovered
 from scalewright.spec.common.untrusted import inside
 from scalewright.spec.errors import UserError
+
+if TYPE_CHECKING:  # files are verified without torch
+    from torch import Tensor
 
 
 def checksum(path: Path) -> str:
@@ -125,6 +125,8 @@ def superfluous(folders: Sequence[Path], keep: int) -> list[Path]:
 
 def all_finite(tensor: Tensor) -> bool:
     """Whether every number is finite: one pass, no copy (the largest magnitude of a NaN is NaN)."""
+    import torch
+
     if not tensor.is_floating_point() or not tensor.numel():
         return True
     return bool(torch.isfinite(torch.linalg.vector_norm(tensor, float("inf"))))

@@ -223,8 +223,7 @@ def _whole(name: str, tensor: Tensor) -> Chunk:
     """A whole tensor; a complex one as pairs of real numbers, since safetensors lacks some complex types."""
     tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     shape = tuple(tensor.shape)
-    box = ((0,) * len(shape), shape)
-    return Chunk(name, name, shape, tensor.dtype, box, tensor.detach)
+    return Chunk(name, name, shape, tensor.dtype, ((0,) * len(shape), shape), tensor.detach)
 
 
 def write_chunks(folder: Path, chunks: Sequence[Chunk], stem: str) -> dict[str, object]:

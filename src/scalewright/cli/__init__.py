@@ -5,8 +5,8 @@
                           ▼
                      door.py: one line on stderr and an exit code
 
-A verb's file holds its flags and nothing heavy: `--help` must answer before torch, pydantic or numpy could
-even be imported.
+A verb's file holds its flags (shared ones: options.py, numbers.py) and nothing heavy: `--help` must answer before
+torch, pydantic or numpy could even be imported. output.py prints.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from scalewright.spec.hardware.cluster import ClusterSpec
 
 
-def run_collectives(job: CollectivesJob, processes: int) -> Row | None:
-    """The answer of a started world's rank 0 or of local processes; None on the other ranks."""
+def run_collectives(job: CollectivesJob, processes: int, at: Callable[[str], None] | None = None) -> Row | None:
+    """The answer of a started world's rank 0 or of local processes; None on the other ranks. `at`: a `working`'s."""
     from scalewright.bench.collectives import measure
     from scalewright.bench.world import PRELOAD
     from scalewright.launch.local import run_local
@@ -36,10 +37,12 @@ def run_collectives(job: CollectivesJob, processes: int) -> Row | None:
     job.check(world)
     check_device(job.device)
     if not context.alone:
-        answer = measure(context, job)
+        with working("messages", context.rank == 0):
+            answer = measure(context, job)
         return answer if context.rank == 0 else None
     total, done = len(job.kinds) * len(job.sizes(job.group or world)), itertools.count(1)
-    with progress("messages") as tell:
+    within = progress("messages") if at is None else nullcontext(lambda done, of: at(f"messages, {done} of {of}"))
+    with within as tell:
 
         def advance(kind: str, row: Row) -> bool:
             tell(next(done), total)
@@ -60,7 +63,8 @@ def run_pairs(job: PairsJob, processes: int) -> Row | None:
     context = with_address(find_context())
     check_device(job.device)
     if not context.alone:
-        answer = measure(context, job)
+        with working("pairs", context.rank == 0):
+            answer = measure(context, job)
         return answer if context.rank == 0 else None
     with working("pairs"):
         local: Row = run_local(measure, (job,), processes, preload=PRELOAD, import_main=False)
@@ -102,10 +106,10 @@ def show_collectives(answer: Mapping[str, Any]) -> None:
     print_table(("collective", "start", "interval", "rate", "interval", "median error"), lines)
 
 
-def rows_of(rows: Iterable[Row], what: str) -> list[Row]:
-    """The rows, while a terminal shows which is the latest."""
+def rows_of(rows: Iterable[Row], what: str, at: Callable[[str], None] | None = None) -> list[Row]:
+    """The rows, while a terminal shows which is the latest; `at`: of the `working` that does."""
     done = []
-    with working(what) as tell:
+    with working(what) if at is None else nullcontext(at) as tell:
         for row in rows:
             done.append(row)
             tell(f"{what}: {row['what']} done")
@@ -145,7 +149,7 @@ def run_step(source: str, overrides: tuple[str, ...], steps: int) -> Mapping[str
 def show_step(answer: Mapping[str, Any]) -> None:
     time, expected = answer["step_time_s"], answer["predicted_step_time_s"]
     band = f"{short_time(time['p10'])} to {short_time(time['p90'])}"
-    print(f"a step takes {short_time(time['p50'])} ({band}, {answer['steps']} steps)", end="")
+    print(f"a step takes {short_time(time['p50'])} ({band}, {counted(answer['steps'], 'steps')})", end="")
     print(f", predicted {short_time(expected)} ({against(time['p50'], expected)})" if expected else "")
     mfu = "" if answer["mfu"] is None else f", MFU {share(answer['mfu'])}"
     print(f"{metric(answer['tokens_per_s'], 'tokens/s')}{mfu}\n")
@@ -168,20 +172,22 @@ def profile_machine(processes: int, out: Path, iterations: int, force: bool) -> 
     from scalewright.track.environment import environment
 
     check_replaceable(out, force)
-    torch = need_torch()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    seen = environment()
-    if device == "cuda":
-        cluster = find_cluster("local")
-    else:
-        with working("kernels and messages of every process"):
+    with working("loading PyTorch") as at:  # one for all, so that nothing between two is silent
+        torch = need_torch()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        seen = environment()
+        if device == "cuda":
+            at("this machine's devices")
+            cluster = find_cluster("local")
+        else:
+            at("kernels and messages of every process")
             cluster = timed_cluster(processes, cpu_timings(processes, fresh=True, patience=PATIENCE_S))
-    timed = cluster.measured is not None  # in all processes at once: a device alone would be faster
-    products = [] if timed else rows_of(squares(device), "products")
-    passes = [] if timed else rows_of(memory(device), "memory")
-    job = CollectivesJob(kinds=("all_reduce",), iterations=iterations, device=device)
-    messages = run_collectives(job, processes) if processes > 1 else None
+        timed = cluster.measured is not None  # in all processes at once: a device alone would be faster
+        products = [] if timed else rows_of(squares(device), "products", at)
+        passes = [] if timed else rows_of(memory(device), "memory", at)
+        job = CollectivesJob(kinds=("all_reduce",), iterations=iterations, device=device)
+        messages = run_collectives(job, processes, at) if processes > 1 else None
     profile = make_profile(
         cluster, messages=messages, products=products, memory=passes, when=seen["time"], software=provenance(seen, load)
     )
@@ -214,7 +220,7 @@ def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None, fo
             raise UserError("the model or data is the user's own", str(folder), "leave this run out")
         timings = place.measured.timings if place.measured else None
         if timings and timings.processes != run.layout.devices:
-            here = f"{run.layout.devices} processes, and the profile was timed with {timings.processes}"
+            here = f"{counted(run.layout.devices, 'processes')}, and the profile was timed with {timings.processes}"
             how = f"leave it out, or `scalewright bench all --processes {run.layout.devices} --out FILE`"
             raise UserError(f"this run has {here}", str(folder), how)
         return price_question(Question(run, place)).step_time_s
@@ -228,7 +234,8 @@ def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None, fo
 
 def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None, force: bool) -> dict[str, Any]:
     """Fits the planner's constants to other trainers' logs on the cluster `source`; writes it to `out`."""
-    from scalewright.diagnose.logs.expected import Given, table_row
+    from scalewright.diagnose.logs.expected import table_row
+    from scalewright.diagnose.logs.given import Given
     from scalewright.diagnose.logs.log import read_logs
     from scalewright.diagnose.logs.times import usual
     from scalewright.plan.fitting.calibrate import changed, held_out_error, profile
@@ -253,7 +260,7 @@ def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None, force
     if int(runs.plain.sum()) < FEWEST_LOGS:
         reasons = "".join(f"\n  {entry['log']}: {entry['why']}" for entry in left_out)
         how = f"give {FEWEST_LOGS} or more that state model, layout and batch: half of them score the fit"
-        raise UserError(f"{int(runs.plain.sum())} logs to learn from{reasons}", "LOG", how)
+        raise UserError(f"{counted(int(runs.plain.sum()), 'logs')} to learn from{reasons}", "LOG", how)
     fitted = changed(profile(runs))
     answer = {
         "logs": [str(row["id"]) for row in runs.rows],
@@ -263,7 +270,7 @@ def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None, force
     }
     if out is not None:
         measured = {**(cluster.measured.dump() if cluster.measured else {}), "constants": fitted}
-        words = f"constants fitted to {len(runs)} logs of {', '.join(sorted(set(runs.source.tolist())))}"
+        words = f"constants fitted to {counted(len(runs), 'logs')} of {', '.join(sorted(set(runs.source.tolist())))}"
         fitted_cluster = cluster.replace(measured=measured, notes=[*cluster.notes, words])
         write_signed(out, to_yaml(fitted_cluster.dump()), force)
         answer["profile"] = str(out)

@@ -19,14 +19,16 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from scalewright.cli.numbers import plain_numbers
+from scalewright.cli.words import like_option
 from scalewright.spec.common.formatting import printable
-from scalewright.spec.errors import RunError, Stopped, UserError, install, nearest, shortened
+from scalewright.spec.common.ports import port_is_taken
+from scalewright.spec.errors import RunError, Stopped, UserError, install, shortened
 
 # typer's, wherever this version of it keeps that
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -113,10 +115,34 @@ def _flush_or_discard() -> OSError | None:
     return None
 
 
+FLAGS = ("--json", "--all", "--markdown")
+
+
+def _diagnose(words: list[str]) -> int:
+    """`diagnose PATH...` with nothing but FLAGS: typer's conversions import pydantic, a third of a tiny trace's."""
+    from scalewright.cli.verbs.diagnose import diagnose
+
+    json, everything, markdown = (flag in words for flag in FLAGS)
+    try:
+        diagnose(_paths(words), json=json, everything=everything, markdown=markdown)
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def _paths(words: list[str]) -> list[Path]:
+    return [Path(word) for word in words if word not in FLAGS]
+
+
 def _invoke(app: typer.Typer, arguments: list[str]) -> int:
+    verb, *words = arguments
+    if verb == "diagnose" and _paths(words) and all(word in FLAGS or not word.startswith("-") for word in words):
+        return _diagnose(words)
     program = Path(sys.argv[0]).stem
     name = program if program in {"scalewright", "swr"} else "scalewright"
-    result = typer.main.get_command(app).main(args=arguments, prog_name=name, standalone_mode=False)
+    command = typer.main.get_command(app)
+    arguments = plain_numbers(command, arguments)
+    result = command.main(args=arguments, prog_name=name, standalone_mode=False)
     code = result if isinstance(result, int) else 0
     if code == INTERRUPTED:  # newer typer answers a Ctrl-C with this code instead of an exception
         raise KeyboardInterrupt
@@ -132,8 +158,13 @@ def _tell(error: BaseException, debug: bool) -> int:
     if isinstance(error, (UserError, RunError)):
         mistaken = isinstance(error.__cause__, OSError) and error.__cause__.errno in _PATH
         return _say(str(error), UserError.exit_code if mistaken else error.exit_code)
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help is the answer
+        print(error, file=sys.stderr)
+        return UserError.exit_code
     if isinstance(error, UsageError):
         return _say(str(usage_error(error)), UserError.exit_code)
+    if isinstance(error, (RuntimeError, OSError)) and (taken := port_is_taken(error)) is not None:
+        return _say(str(taken), UserError.exit_code)
     module = str(getattr(error, "name", "")).split(".")[0]
     if isinstance(error, ModuleNotFoundError) and module in _EXTRAS:
         fix = install(_EXTRAS[module])
@@ -190,8 +221,9 @@ def usage_error(error: Any) -> UserError:
     see = f"see `{path} --help`"
     kind, option = type(error).__name__, getattr(error, "option_name", None)
     if kind == "NoSuchOption":
-        near = nearest(str(option), _options_of(context), 2)
-        how = ("did you mean " + " or ".join(near) + "?") if near else see
+        takes_keys = context is not None and any(p.name == "overrides" for p in context.command.params)
+        keys = f"a run file's keys have no dashes: layout.tp=2; {see}"
+        how = like_option(str(option), _options_of(context)) or (keys if takes_keys else see)
         return UserError(f"unknown option {option}", path, how)
     if kind == "MissingParameter":
         return _missing(error, context, path)
@@ -217,7 +249,7 @@ def _shown(parameter: Any) -> str:
     return options[0] if options else str(getattr(parameter, "metavar", None) or parameter.name.upper())
 
 
-def _options_of(context: Any) -> Iterable[str]:
+def _options_of(context: Any) -> list[str]:
     known = {"--help", "--debug"}
     for parameter in context.command.params if context is not None else ():
         known.update(o for o in [*parameter.opts, *parameter.secondary_opts] if o.startswith("-"))

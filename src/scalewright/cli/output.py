@@ -5,7 +5,8 @@ with only_answer(json):      # whatever a library prints meanwhile goes to stder
     result = work()
 print_json(result)           # stdout: this and nothing else
 
-What takes long shows its progress on stderr; Ctrl-C ends a search with the best layouts so far.
+What takes long shows its progress on stderr, a moving display on a terminal and a line now and then elsewhere; Ctrl-C
+ends a search with the best layouts so far.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from scalewright.spec.common.formatting import printable
+from scalewright.spec.common.heartbeat import Heartbeat
 from scalewright.spec.errors import UserError
 
 
@@ -77,11 +79,22 @@ def only_answer(active: bool) -> Iterator[None]:
         os.close(kept)
 
 
-@contextlib.contextmanager
-def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal what is going on, and yields a setter of that text; quiet when stderr is piped."""
+def moves() -> bool:
+    """Whether stderr is a terminal that can show a moving display."""
     if not sys.stderr.isatty():
-        yield lambda text: None
+        return False
+    from rich.console import Console
+
+    return not Console(stderr=True).is_dumb_terminal
+
+
+@contextlib.contextmanager
+def working(what: str, first: bool = True) -> Iterator[Callable[[str], None]]:
+    """Shows what is going on, and yields a setter of that text: a spinner on a terminal, else a line every 8 s.
+    `first` false: a rank beside the one that shows it."""
+    if not first or not moves():
+        with Heartbeat(what, enabled=first) as heart:
+            yield heart.now
         return
     from rich.console import Console
 
@@ -91,9 +104,10 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yields what takes (done, of how many) and shows it on a terminal; quiet when stderr is piped."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
+    """Yields what takes (done, of how many) and shows it: a bar on a terminal, else a line every 8 s."""
+    if not moves():
+        with Heartbeat(what) as heart:
+            yield lambda done, total: setattr(heart, "what", f"{what}, {done:,}" + (f" of {total:,}" if total else ""))
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

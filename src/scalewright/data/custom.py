@@ -10,7 +10,7 @@ All but the first yield items (see `items.py`), and their rows are made here or 
 called with the arguments beside it, and with `split` and `seed` if it takes them. Without packing, items by
 number are a document a row, row i at once, on any rank:
 
-    i -> epoch i / n, item order[i mod n] -> document -> a row, padded
+    i -> epoch i / n, item order[i mod n] -> document -> a row, padded   (packed, it needs all items before)
 """
 
 from __future__ import annotations

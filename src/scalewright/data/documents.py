@@ -37,6 +37,7 @@ REPAIRED = {
     "characters": "documents with broken characters",
 }
 """Documents and files that are taken after a repair, and counted; the rest of the notes is left out."""
+IN_FILE = f"{REPAIRED['bytes']}: "  # before a file's path: of several parts it is one
 
 _DAMAGED = (EOFError, OSError, zlib.error)  # raised for a cut or altered .gz or .zst, or by a failing disk
 _SAFE = re.compile(rb"(?<=[^\s])(?= )|(?<=[0-9A-Za-z])(?=\r?\n)")
@@ -131,7 +132,7 @@ def _text(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
             pending.closes, pending.after = part.closes, after
             notes[REPAIRED["cut"]] += not part.closes
             yield pending
-    notes[REPAIRED["bytes"]] += replaced
+    notes.update([f"{IN_FILE}{part.file.path}"] * replaced)
 
 
 def _around(stream: IO[bytes], cut: int, side: int) -> str:

@@ -13,8 +13,9 @@ import hashlib
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 from typing import IO
 
@@ -165,10 +166,22 @@ def in_splits(part: Part, options: Options, notes: Counter[str]) -> Iterator[tup
 
 def choose_split(text: str, valid_fraction: float) -> str:
     """The split of a document, from its first 65,536 characters: a pure function of its content."""
-    if not valid_fraction:
-        return "train"
+    return "valid" if _share(text) < valid_fraction else "train"
+
+
+def _share(text: str) -> float:
+    """Where in [0, 1) a document's hash lies."""
     digest = hashlib.blake2b(text[:_HASHED].encode(), digest_size=8).digest()
-    return "valid" if int.from_bytes(digest, "little") < valid_fraction * 2**64 else "train"
+    return int.from_bytes(digest, "little") / 2**64
+
+
+def splitting_fraction(pieces: Sequence[Piece], options: Options) -> float | None:
+    """The least --valid-fraction, in hundredths, with which some documents validate and others train, if there is."""
+    everything = replace(options, valid_fraction=0.0)
+    texts = (each for piece in pieces for part in piece.parts for _, each in in_splits(part, everything, Counter()))
+    shares = sorted(_share(fragment.text) for fragment in texts if fragment.opens)
+    least = ceil(100 * shares[0] + 1e-9) / 100 if shares else 1.0
+    return least if shares and shares[-1] >= least else None
 
 
 def _batches(documents: Iterator[tuple[str, Fragment]]) -> Iterator[_Waiting]:

@@ -1,6 +1,6 @@
 """The inputs of `prepare` as a list of files: found, sorted, and checked before any work starts.
 
-    INPUT        one file, a folder (searched in order of names), or the name of a bundled text (corpora.py)
+    INPUT        one file, a folder (searched in order of names), or the name of a bundled text (prepare.py)
     kind         text     plain text: a file is a document; a literal <|endoftext|> in it separates documents
                  jsonl    one JSON object a line; the text stands under one key
                  parquet  the text is a column

@@ -25,19 +25,20 @@ from scalewright.spec.errors import UserError
 
 
 def join_splits(
-    out: Path, records: Sequence[dict[str, Any]], words: Words, encoding: Encoding, stats: bool, must_validate: bool
+    out: Path, records: Sequence[dict[str, Any]], words: Words, encoding: Encoding, stats: bool
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, object]] | None]:
     """Writes each split's index and metadata; returns its counts, and with `stats` its length statistics.
 
-    Raises UserError when nothing is left to train on, or (with `must_validate`) to validate on.
+    Raises UserError when nothing is left to train on.
     """
     splits: dict[str, dict[str, Any]] = {}
     statistics: dict[str, dict[str, object]] = {}
     for split in SPLITS:
         shards = [record["splits"][split] for record in records if record["splits"][split]]
         if not shards:
-            if split == "train" or (must_validate and encoding.options.valid_fraction > 0):
-                raise _empty(split, encoding)
+            if split == "train":
+                where = f"--valid-fraction {encoding.options.valid_fraction:g}"
+                raise UserError("no document fell into the training split", where, "give more, or a smaller fraction")
             (out / split / METADATA).unlink(missing_ok=True)
             (out / split).rmdir()
             continue
@@ -72,14 +73,6 @@ def _offsets(out: Path, split: str, numbers: list[int]) -> Iterator[bytes]:
         ends = start + np.cumsum(np.fromfile(lengths_path(out, number, split), "<i8"))
         start = int(ends[-1])
         yield ends.astype("<i8").tobytes()
-
-
-def _empty(split: str, encoding: Encoding) -> UserError:
-    kind, advice = "training", "give more documents, or a smaller fraction"
-    if split == "valid":
-        kind, advice = "validation", "give more documents, a larger fraction, or 0 for no validation"
-    what = f"no document fell into the {kind} split"
-    return UserError(what, f"--valid-fraction {encoding.options.valid_fraction:g}", advice)
 
 
 _EXACT = 1 << 24  # documents; of more, quantiles come from every k-th document

@@ -62,8 +62,13 @@ def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
         listed[file.path if file.name in listed else file.name] = [file.size, file.stamp]
     plan = {"version": PLAN_VERSION, "options": options.plain(), "files": listed}
     if path.is_file():
-        _compare(path, plan)
-        return
+        try:
+            _compare(path, plan)
+            return
+        except UserError:
+            if (out / METADATA).exists() or any(path.parent.glob("[0-9]*.json")):
+                raise
+        clear(out)  # a first try that stopped before it had finished anything: there is nothing to keep
     others = [name for name in (*SPLITS, METADATA, "tokenizer.json") if (out / name).exists()]
     if others:
         how = f"choose another --out, or delete {others[0]}"

@@ -27,8 +27,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from scalewright.data.documents import REPAIRED
-from scalewright.data.encode import Encoding, finished
+from scalewright.data.documents import IN_FILE, REPAIRED
+from scalewright.data.encode import Encoding, finished, splitting_fraction
 from scalewright.data.inputs import InputFile, describe, files_below, find_files, take_listed
 from scalewright.data.join import join_splits
 from scalewright.data.metadata import FORMAT, METADATA, SPLITS, VERSION
@@ -56,15 +56,17 @@ class Summary:
     tokenizer_trained: bool
     tokenizer_sha256: str
     dtype: str
-    splits: dict[str, dict[str, object]]
+    splits: dict[str, dict[str, Any]]
     left_out: dict[str, int]  # not taken: count by reason
     bad_lines: list[str]  # those left out by --skip-bad: file, line, byte and why; the first 1,000 of a piece
     mended: dict[str, int]  # taken after a repair: cut, or with characters replaced
+    mended_files: list[str]  # those with bytes that aren't UTF-8
     pieces: int
     pieces_kept: int  # found finished from an earlier run
     input_bytes: int
     seconds: float
     mb_per_s: float  # 10^6 bytes of input a second, of the pieces done in this run, tokenizing only
+    unvalidated: str = ""  # why no document validates, though a share of them was to
     statistics: dict[str, dict[str, object]] | None = None  # by split, with --stats
 
     def plain(self) -> dict[str, object]:
@@ -86,7 +88,7 @@ def prepare(
     or a file with one a line) join the tokenizer, and are read as such in texts. `valid_fraction` (default 0.1) of the
     documents validate; of few plain texts, the end of each does. `workers` None takes every core. `skip_bad` leaves out
     lines of JSON that hold no text, and lists them; without it the first one is an error.
-    `progress(stage, done, total)` is called with bytes; "auto" draws a bar on a terminal and is quiet elsewhere.
+    `progress(stage, done, total)` is called with bytes; "auto" draws a bar on a terminal, or prints a line every 8 s.
 
     Raises UserError for a mistake in the inputs, RunError for a full disk or a dead worker; the same call
     then goes on from there.
@@ -140,18 +142,35 @@ class _Work:
             records[record["number"]] = record
         took = time.monotonic() - doing
         ordered = [records[piece.number] for piece in pieces]
-        splits, statistics = join_splits(self.out, ordered, words, encoding, stats, must_validate)
+        least = self._validation_left_out(ordered, pieces, must_validate)
+        splits, statistics = join_splits(self.out, ordered, words, encoding, stats)
         notes = skipped + sum((Counter(record["notes"]) for record in ordered), Counter[str]())
         bad = take_listed(notes)
-        repaired = {reason: notes.pop(reason) for reason in REPAIRED.values() if reason in notes}
+        files = sorted(key for key in notes if key.startswith(IN_FILE))
+        repaired = {REPAIRED["bytes"]: len(files)} if files else {}
+        names = [key.removeprefix(IN_FILE) for key in files if notes.pop(key)]
+        repaired |= {reason: notes.pop(reason) for reason in REPAIRED.values() if reason in notes}
         self._commit(words, encoding, splits, {"left_out": dict(notes), "mended": repaired})
         return Summary(
             out=str(self.out), vocab_size=words.vocab_size, eod=words.eod, bos=words.bos, ends=words.ends,
             tokenizer_trained=words.trained, tokenizer_sha256=words.sha256, dtype=encoding.dtype, splits=splits,
-            left_out=dict(notes), bad_lines=bad, mended=repaired, pieces=len(pieces), pieces_kept=kept,
-            input_bytes=sum(piece.size for piece in pieces), seconds=time.monotonic() - began,
+            left_out=dict(notes), bad_lines=bad, mended=repaired, mended_files=names,
+            pieces=len(pieces), pieces_kept=kept,
+            unvalidated=least, input_bytes=sum(piece.size for piece in pieces), seconds=time.monotonic() - began,
             mb_per_s=size / took / 1e6 if todo and took > 0 else 0.0, statistics=statistics,
         )  # fmt: skip
+
+    def _validation_left_out(self, records: list[dict[str, Any]], pieces: list[Piece], must_validate: bool) -> str:
+        """What to do where no document fell into the validation split; raises UserError where it was asked for."""
+        asked = self.options.valid_fraction
+        if not asked or any(record["splits"]["valid"] for record in records):
+            return ""
+        least = splitting_fraction(pieces, self.options)
+        how = "name another text in data.valid" if least is None else f"give --valid-fraction {least:g}"
+        if must_validate:
+            how += ", more documents, or 0 for no validation"
+            raise UserError("no document fell into the validation split", f"--valid-fraction {asked:g}", how)
+        return f"no document fell into a share of {asked:g}: {how}" + (" --overwrite" if least else "")
 
     def _encoding(self, words: Words) -> Encoding:
         starts = {"bos": words.bos} if words.bos else {}  # pieces of before it was recorded have none

@@ -48,7 +48,7 @@ def open_tokens(path: str | Path, split: str = "train", format: str = "auto", eo
     else:
         raise _nothing_there(source)
     if store.tokens < 2:
-        raise UserError(f"{store.tokens} tokens are too few to learn from", str(source), "prepare a larger text")
+        raise UserError(f"too few tokens to learn from: {store.tokens}", str(source), "prepare a larger text")
     return store
 
 
@@ -65,7 +65,7 @@ def _split_folder(path: Path, split: str, format: str) -> Path:
             if file.is_file() and (suffix != ".bin" or format in RAW_FORMATS):
                 return file
     if split == "valid" and (path / "train" / METADATA).is_file():
-        raise UserError("there are no validation tokens", str(path), "prepare it again with --valid-fraction 0.1")
+        raise UserError("there are no validation tokens", str(path), "take the --valid-fraction that `prepare` named")
     return path
 
 
@@ -77,7 +77,8 @@ def _unfinished(folder: Path) -> bool:
 
 def _nothing_there(path: Path) -> UserError:
     if not path.exists():
-        how = "make it with `scalewright prepare INPUT --out DIR`"
+        how = "make it with `scalewright prepare INPUT --out DIR`, or name its place: data.train=DIR data.valid=DIR, "
+        how += "`evaluate --data DIR`"
         return UserError("no such file or folder of tokens", str(path), how)
     if _unfinished(path) or _unfinished(path.parent):
         advice = "run the same `scalewright prepare` again: it does only what is missing"
@@ -170,9 +171,11 @@ def _with(prefix: Path, suffix: str) -> Path:
 
 
 def _megatron_pair(tokens: Path, index: Path) -> tuple[TokenFile, NDArray[np.int64]]:
-    """A pair's numbers, and one past the last token of each document that isn't empty. magic "MMIDIDX\\0\\0" · uint64
-    version · uint8 dtype code · uint64 sequences S · uint64 documents D int32[S] tokens in a sequence · int64[S] its
-    first byte in .bin · int64[D] first sequence of a document"""
+    """A pair's numbers, and one past the last token of each document that isn't empty.
+
+    magic "MMIDIDX\\0\\0" · uint64 version · uint8 dtype code · uint64 sequences S · uint64 documents D
+    int32[S] tokens in a sequence · int64[S] its first byte in .bin · int64[D] first sequence of a document
+    """
     raw = index.read_bytes() if index.stat().st_size < 1 << 20 else np.memmap(index, np.uint8, "r")
     if bytes(raw[:9]) != _MAGIC or len(raw) < 34:
         raise UserError("not a Megatron index file", str(index), "it should start with MMIDIDX")

@@ -71,9 +71,9 @@ class Seams:
         elif held is not None:
             settled.append(held.ids[held.done :])
         elif before:
-            ids, own, gap = self._around(piece.text[:before], piece.text[before:])
-            piece = piece._replace(done=own)
-            if not np.array_equal(piece.ids[: own + 2], ids[: own + 2]):
+            ids, count, gap = self._around(piece.text[:before], piece.text[before:])
+            piece = piece._replace(done=count)
+            if not np.array_equal(piece.ids[: count + 2], ids[: count + 2]):
                 piece = self._encode(piece.text[before + gap :])
         if fragment.closes or fragment.after is not None:
             settled.append(self._end(piece, after) if after else piece.ids[piece.done :])
@@ -119,8 +119,8 @@ class Seams:
     def _end(self, piece: _Piece, after: int) -> Int32:
         """The ids of a piece whose last characters belong to another process."""
         text, beyond = piece.text[:-after], piece.text[-after:]
-        ids, own, gap = self._around(text, beyond)
-        rest = len(ids) - own
+        ids, count, gap = self._around(text, beyond)
+        rest = len(ids) - count
         if not np.array_equal(piece.ids[-rest - 2 :], ids[-rest - 2 :]):
             return self._encode(text + beyond[:gap]).ids[piece.done :]
         return piece.ids[piece.done : len(piece.ids) - rest]
@@ -129,9 +129,9 @@ class Seams:
         """Ids of the text around a cut, how many start before it, and how far they reach beyond it."""
         left = left[-OVERLAP:]
         encoded = self._encoder.tokenizer.encode(left + right[:OVERLAP], add_special_tokens=False)
-        own = sum(start < len(left) for start, _ in encoded.offsets)
-        gap = encoded.offsets[own - 1][1] - len(left) if own else 0
-        return np.array(encoded.ids, np.int32), own, max(gap, 0)
+        count = sum(start < len(left) for start, _ in encoded.offsets)
+        gap = encoded.offsets[count - 1][1] - len(left) if count else 0
+        return np.array(encoded.ids, np.int32), count, max(gap, 0)
 
     def _encode(self, text: str) -> _Piece:
         return _Piece(text, self._encoder([text])[0])

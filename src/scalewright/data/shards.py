@@ -106,9 +106,9 @@ def open_shards(folder: Path) -> TokenStore:
     data = read_split(folder)
     *files, index = split_files(folder, data)
     tokenizer = _tokenizer(folder, data)
-    own = Vocabulary(data.vocab_size, "vocab_size in metadata.json", AGAIN)
+    vocabulary = Vocabulary(data.vocab_size, "vocab_size in metadata.json", AGAIN)
     small = sum(shard.bytes for shard in data.shards) <= AT_OPENING
-    for _ in check_files(files, index, own) if small else check_sample([*files, index], own):
+    for _ in check_files(files, index, vocabulary) if small else check_sample([*files, index], vocabulary):
         pass
     offsets = index.map().astype(np.int64, copy=False)
     if offsets[0] != 0 or offsets[-1] != data.tokens:
@@ -116,7 +116,7 @@ def open_shards(folder: Path) -> TokenStore:
     return TokenStore(
         files=tuple(files), offsets=offsets, eod=data.eod, bos=None if data.bos is None else tuple(data.bos),
         vocab_size=data.vocab_size, tokenizer_path=tokenizer, tokenizer_checksum=data.tokenizer_sha256,
-        text_bytes=data.text_bytes, index=index, vocabulary=own, checked=small,
+        text_bytes=data.text_bytes, index=index, vocabulary=vocabulary, checked=small,
     )  # fmt: skip
 
 

@@ -32,8 +32,8 @@ class Folded:
     tokenizer_path: Path | None = None
 
     def __init__(self, split: str, seed: int, source: dict[str, object], vocab_size: int | None, seq_len: int) -> None:
-        own = {**source, "seq_len": seq_len}
-        spec = PythonRef.parse(source, "data") if "python" in source else DataSpec.parse(own, "data")
+        rows = {**source, "seq_len": seq_len}
+        spec = PythonRef.parse(source, "data") if "python" in source else DataSpec.parse(rows, "data")
         self._inner = open_data(spec, "valid" if split == "valid" else "train", seed)
         self.vocab_size, self.seq_len, self.eod, self.ends = vocab_size, seq_len, None, Ends()
 

@@ -5,7 +5,7 @@
 Text and tokens never travel between processes. Workers are spawned (safe with threads, and on every system),
 ignore Ctrl-C (this process stops them), and end on their own when this process dies.
 
-The progress of `prepare`: a bar on a terminal, a callback, or silence.
+The progress of `prepare`: a bar on a terminal, a line every 8 s in a pipe, a callback, or silence.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from scalewright.data.encode import Encoding, PieceWork
 from scalewright.data.pieces import Piece
 from scalewright.data.tokenizer import read_tokenizer
 from scalewright.data.word_encoder import WordEncoder
+from scalewright.spec.common.formatting import metric
+from scalewright.spec.common.heartbeat import Heartbeat
 from scalewright.spec.errors import RunError
 
 _SMALL = 6 << 20  # bytes of text; less is done before other processes have started
@@ -136,13 +138,20 @@ class Progress:
 @contextmanager
 def progress_of(progress: Literal["auto"] | Callable[[str, int, int], None] | None) -> Iterator[Progress]:
     """A Progress that calls `progress`, or that draws on stderr when that is a terminal."""
-    if progress is None or (progress == "auto" and not sys.stderr.isatty()):
+    if progress is None:
         yield Progress()
     elif callable(progress):
         yield Progress(progress)
-    else:
+    elif sys.stderr.isatty():
         with _bar() as draw:
             yield Progress(draw)
+    else:
+        with Heartbeat("reading the text") as heart:
+
+            def note(stage: str, done: int, total: int) -> None:
+                heart.what = f"{_LABELS.get(stage, stage)}, {metric(done, 'B')} of {metric(total, 'B')}"
+
+            yield Progress(note)
 
 
 @contextmanager

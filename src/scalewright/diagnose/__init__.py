@@ -5,10 +5,12 @@ diagnose.py      which files are meant, and by whom   traces/       Kineto's JSO
 breakdown.py     compute, exposed communication and   steps.py      the GPU's windows of the steps
                  copies, idle: parts that add up      phases.py     forward, backward, optimizer; layers
 idle.py          why a GPU stood idle                 kernels.py    which kernels took the time
+host_function.py where its host was meanwhile
 collectives.py   the same collective on every rank: transfer apart from waiting, clocks aligned
 stragglers.py    which ranks the others waited for, and what kept those
 replay.py        how long it would have taken with a part of it changed
 ranks.py         all of this for the ranks of a run
+run_folder.py    a run's folder, whole: its steps, traces, metrics and the dumps of a hang
 verdicts.py      causes with evidence, fix and gain   answer.py     the keys of `diagnose --json`
 """
 

@@ -18,12 +18,12 @@ from scalewright.diagnose.breakdown import PARTS, breakdown_of_windows
 from scalewright.diagnose.collectives import Matched
 from scalewright.diagnose.idle import CAUSES
 from scalewright.diagnose.kernels import by_kind, occupancies, short_name, top_kernels
-from scalewright.diagnose.memory.traced import traced_memory
 from scalewright.diagnose.phases import PHASES, layers, phases
 from scalewright.diagnose.pipeline_steps import dump
 from scalewright.diagnose.ranks import Rank, Ranks, unlaunched
 from scalewright.diagnose.roofs import roofs
-from scalewright.diagnose.traces.trace import CALL, OTHER
+from scalewright.diagnose.traces.kinds import OTHER
+from scalewright.diagnose.traces.trace import CALL
 from scalewright.diagnose.verdict import name
 from scalewright.diagnose.verdicts import bound_by, verdicts
 
@@ -38,8 +38,6 @@ def answer(ranks: Ranks) -> dict[str, object]:
     causes = verdicts(ranks)
     kernels = top_kernels(first.trace, most=1_000_000)
     steps = breakdown_of_windows(first.activity, first.steps.start, first.steps.end)
-    recorded = [(*memory, rank.trace.rank) for rank in ranks.ranks if (memory := traced_memory(rank.trace))]
-    largest = max(recorded, key=lambda of_rank: of_rank[0], default=None)  # peak, memory, rank
     return {
         "kind": "trace",
         "ranks": [rank.trace.rank for rank in ranks.ranks],
@@ -64,7 +62,7 @@ def answer(ranks: Ranks) -> dict[str, object]:
         ],
         "roofs": roofs(first),
         "occupancy": occupancies(first.trace),
-        "memory": largest[1] | {"rank": largest[2]} if largest else None,
+        "memory": _memory(ranks) if any(rank.trace.memory for rank in ranks.ranks) else None,
         "bound_by": causes[0].cause if causes else bound_by(ranks),
         "verdicts": [verdict.dump() for verdict in causes],
         "stragglers": [
@@ -88,6 +86,15 @@ def _rank(rank: Rank) -> dict[str, object]:
         "data_pct_of_steps": 100 * rank.data / rank.stepped if rank.stepped else None,
         "phases_pct": {name: 100 * part / window for name, part in parts.items()} if parts else None,
     }  # fmt: skip
+
+
+def _memory(ranks: Ranks) -> dict[str, object] | None:
+    """That of the rank with the highest peak."""
+    from scalewright.diagnose.memory.traced import traced_memory
+
+    recorded = [(*memory, rank.trace.rank) for rank in ranks.ranks if (memory := traced_memory(rank.trace))]
+    largest = max(recorded, key=lambda of_rank: of_rank[0], default=None)  # peak, memory, rank
+    return largest[1] | {"rank": largest[2]} if largest else None
 
 
 def _communication(ranks: Ranks) -> dict[str, object]:

@@ -15,14 +15,15 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scalewright.diagnose.collectives import Matched, group_of
 from scalewright.diagnose.traces.trace import KERNEL, Collective, Trace
-from scalewright.spec.groups import COLLECTIVES
-from scalewright.spec.hardware.cluster import ClusterSpec
-from scalewright.spec.hardware.devices import match_gpu
+
+if TYPE_CHECKING:
+    from scalewright.spec.hardware.cluster import ClusterSpec
 
 LARGE = 0.5  # of the largest
 BYTES = {
@@ -100,6 +101,8 @@ def bandwidths(
 
 
 def _bandwidth(group: str, calls: list[_Call], waits: bool, wire: Wire | None) -> Bandwidth:
+    from scalewright.spec.groups import COLLECTIVES
+
     sizes = np.array([max(call.sizes) for call in calls], dtype=float)
     large = sizes >= LARGE * sizes.max()
     rates = sizes[large] / np.array([call.seconds for call in calls])[large]
@@ -150,6 +153,8 @@ def _wire(trace: Trace, about: Collective, cluster: ClusterSpec | None) -> Wire 
         _, *levels = cluster.effective_levels()
         level = next((level for level in levels if _within(ranks, level.size)), None)
         return Wire(level.bytes_per_s, level.latency_s, level.source == "measured") if level else None
+    from scalewright.spec.hardware.devices import match_gpu
+
     device = match_gpu(str(trace.device.get("name")))
     if device is None or device.link is None:
         return None

@@ -1,7 +1,7 @@
 """Where a rank's time went: compute, communication and copies that nothing hides, and idle; the parts add up.
 
     compute        ████████    ██████████              kernels that aren't communication
-    communication      ▒▒▒▒▒▒▒▒                kernels of collectives, of any library (traces/trace.py)
+    communication      ▒▒▒▒▒▒▒▒                kernels of collectives, of any library (traces/kinds.py)
     copies                           ░░░░  ░░          between memories, and their filling
     window         CCCCCCCCMMMMCCCCCCCCCCyy..yy   C compute  M, y exposed  . idle
 
@@ -22,7 +22,8 @@ import numpy as np
 
 from scalewright.diagnose import intervals
 from scalewright.diagnose.traces.gloo import encloses_call, gloo_rows, waited_for
-from scalewright.diagnose.traces.trace import ANNOTATION, KERNEL, OPERATOR, Trace, communicates
+from scalewright.diagnose.traces.kinds import communicates
+from scalewright.diagnose.traces.trace import ANNOTATION, KERNEL, OPERATOR, Trace
 
 CPU_COMMUNICATION = ("gloo:", "nccl:", "mpi:", "c10d::", "record_param_comms")
 CPU_WAITS = (

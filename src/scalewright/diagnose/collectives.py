@@ -23,7 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.diagnose.traces.gloo import gloo_rows
-from scalewright.diagnose.traces.trace import KERNEL, Trace, communicates
+from scalewright.diagnose.traces.kinds import communicates
+from scalewright.diagnose.traces.trace import KERNEL, Trace
 
 ALGORITHM = re.compile(r"_(?:RING|TREE|NVLS|COLLNET|PAT)\w*|_(?:LL128|LL|SIMPLE)\b", re.I)
 

@@ -87,7 +87,8 @@ def cpu_idle(trace: Trace, what: Activity) -> Idle:
     gaps = what.idle
     data = intervals.length_within(loading(trace), gaps[:, 0], gaps[:, 1])
     parts = {cause: np.zeros(len(gaps), dtype=np.int64) for cause in CAUSES}
-    return Idle(gaps, parts | {"data": data, "host": gaps[:, 1] - gaps[:, 0] - data})
+    parts |= {"data": data, "host": gaps[:, 1] - gaps[:, 0] - data}
+    return Idle(gaps, parts, np.zeros(len(gaps), dtype=bool))
 
 
 def short_operators(trace: Trace) -> tuple[int, int]:

@@ -19,33 +19,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scalewright.diagnose.answer import answer as trace_answer
-from scalewright.diagnose.compare.compare import compare, prediction, read_other
-from scalewright.diagnose.flight.hang import flight_answer
-from scalewright.diagnose.logs.answer import is_run_folder, log_answer, run_answer
-from scalewright.diagnose.logs.expected import Given
-from scalewright.diagnose.logs.lines import is_text
-from scalewright.diagnose.logs.log import is_trainer_state, is_training_log
-from scalewright.diagnose.memory.answer import memory_answer
-from scalewright.diagnose.memory.timeline import is_timeline, timeline_answer
-from scalewright.diagnose.nccl.answer import nccl_answer
-from scalewright.diagnose.nccl.lines import is_nccl_log
-from scalewright.diagnose.ncu.answer import ncu_answer
-from scalewright.diagnose.ncu.table import is_ncu
-from scalewright.diagnose.operations.answer import operations_answer
-from scalewright.diagnose.operations.table import MAGIC as PARQUET
-from scalewright.diagnose.ranks import read_ranks
-from scalewright.diagnose.timeline import Timeline, timeline
+from scalewright.diagnose.logs.given import Given, is_run_folder
 from scalewright.diagnose.traces.json_array import NotATrace
-from scalewright.diagnose.traces.nsys import MAGIC
-from scalewright.diagnose.traces.unpack import Unpacked
-from scalewright.diagnose.what_if import what_if
+from scalewright.diagnose.traces.unpack import beginning
 from scalewright.spec.common.pickles import NotPlainData
 from scalewright.spec.errors import UserError
-from scalewright.spec.hardware.cluster import load_cluster
+
+if TYPE_CHECKING:
+    from scalewright.diagnose.timeline import Timeline
 
 TRACE, FLIGHT, MEMORY, NCCL, LOG, RUN = "trace", "flight_recorder", "memory", "nccl", "log", "run"
 OPERATIONS, KERNELS, TIMELINE = "operations", "kernels", "memory timeline"
@@ -58,6 +43,8 @@ EXAMPLE_LOG = EXAMPLE.with_name("example.log.gz")  # of 128 H100, generated: slo
 EXAMPLES = {"example": EXAMPLE, "example-log": EXAMPLE_LOG}
 # Of JSON; a log may begin with `[rank0]: ` or with Python's `{'loss': `.
 DOCUMENT = re.compile(rb"\{\s*(?:[\"}]|$)|\[\s*(?:[{\]]|$)")
+EVENTS = re.compile(rb'"traceEvents"|"ph"\s*:\s*"')
+MAGIC, PARQUET = b"SQLite format 3\x00", b"PAR1"
 START = 1 << 16  # bytes in which a file shows what it is
 
 
@@ -73,7 +60,7 @@ def inputs(paths: Sequence[Path]) -> tuple[str, list[Path]]:
             continue
         inside = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         known = {file: kind for file in inside if (kind := kind_of_file(file))}
-        if not known and not path.is_dir() and is_text(path):
+        if not known and not path.is_dir() and _is_text(path):
             known = {path: LOG}
         if not known:
             where = "nothing in it can be read" if path.is_dir() else "it can't be read"
@@ -87,29 +74,41 @@ def inputs(paths: Sequence[Path]) -> tuple[str, list[Path]]:
     return names[0], [*kinds]
 
 
+def _is_text(path: Path) -> bool:
+    from scalewright.diagnose.logs.lines import is_text
+
+    return is_text(path)
+
+
 def kind_of_file(path: Path) -> str:
     """The kind of a file by its first bytes; empty for one that nothing here reads."""
-    start = b""
-    for piece in Unpacked(path, chunk=START):
-        start += piece
-        if len(start) >= START:
-            break
+    start = beginning(path, START)
     if start.startswith(MAGIC):
         return TRACE
     if start.startswith(PARQUET):
         return OPERATIONS
     if start.startswith(b"\x80"):
         return FLIGHT if b"pg_config" in start or b"collective_seq_id" in start else MEMORY
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    document = DOCUMENT.match(text) is not None  # or lines of JSON: a trace of gigabytes isn't searched for them
+    return TRACE if document and EVENTS.search(text) else _kind_of_text(path, start, text, document)
+
+
+def _kind_of_text(path: Path, start: bytes, text: bytes, document: bool) -> str:
+    """The kind of what isn't known by its first bytes; imported here is what a trace is read without."""
+    from scalewright.diagnose.logs.log import is_trainer_state, is_training_log
+    from scalewright.diagnose.memory.timeline import is_timeline
+    from scalewright.diagnose.nccl.lines import is_nccl_log
+    from scalewright.diagnose.ncu.table import is_ncu
+
     if is_ncu(start):
         return KERNELS
-    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] == b"{" and b'"collective_seq_id"' in text:
+    if text[:1] in (b"{", b"[") and b'"collective_seq_id"' in text:
         return FLIGHT
     if text[:1] == b"{" and b'"segments"' in text and b'"traceEvents"' not in text:
         return MEMORY
     if is_timeline(text):
         return TIMELINE
-    document = DOCUMENT.match(text) is not None  # or lines of JSON: a trace of gigabytes isn't searched for them
     if is_trainer_state(text) or (is_training_log(path, START) if document else is_training_log(path)):
         return LOG
     if document:
@@ -135,6 +134,8 @@ def drawn(
     answer, lanes = _diagnose(paths, given, changes)
     if against is None:
         return answer, Drawing(lanes)
+    from scalewright.diagnose.compare.compare import compare, prediction, read_other
+
     other = read_other(against, lambda path: _diagnose([path], None, ())[0])
     return answer | {"against": compare(answer, other, str(against))}, Drawing(lanes, prediction(other))
 
@@ -160,23 +161,49 @@ def _diagnose(
         raise UserError("--what-if replays a trace", f"{paths[0]} is none", "leave it out")
     try:
         if kind == TRACE:
-            ranks = read_ranks(files, load_cluster(given.cluster) if given.cluster else None)
-            changed = {"what_if": what_if(ranks, changes)} if changes else {}
-            return trace_answer(ranks) | changed, lambda: timeline(ranks)
-        return READERS[kind](files, given), None
+            return _traces(files, given, changes)
+        if kind == RUN:
+            from scalewright.diagnose.run_folder import folder_answer
+
+            return folder_answer(files, lambda traces: _traces(traces, given, ())[0], kind_of_file), None
+        module, name = READERS[kind]
+        read = getattr(import_module(f"scalewright.diagnose.{module}"), name)
+        return read(*((files, given) if kind == LOG else (files,))), None
     except (NotATrace, NotPlainData) as error:
         raise UserError(str(error), ", ".join(map(str, paths[:3])), f"give {READ}") from None
     except OSError as error:
         raise UserError(f"it can't be read: {error.strerror}", str(error.filename or paths[0])) from None
 
 
-READERS: dict[str, Callable[[list[Path], Given], dict[str, object]]] = {
-    KERNELS: lambda files, _: ncu_answer(files),
-    TIMELINE: lambda files, _: timeline_answer(files),
-    OPERATIONS: lambda files, _: operations_answer(files),
-    LOG: log_answer,
-    RUN: lambda files, _: run_answer(files[0]),
-    NCCL: lambda files, _: nccl_answer(files),
-    FLIGHT: lambda files, _: flight_answer(files),
-    MEMORY: lambda files, _: memory_answer(files),
-}
+def _traces(
+    files: list[Path], given: Given, changes: Sequence[str]
+) -> tuple[dict[str, object], Callable[[], Timeline]]:
+    from scalewright.diagnose.answer import answer
+    from scalewright.diagnose.ranks import read_ranks
+
+    cluster = None
+    if given.cluster:
+        from scalewright.spec.hardware.cluster import load_cluster
+
+        cluster = load_cluster(given.cluster)
+    ranks = read_ranks(files, cluster)
+    changed: dict[str, object] = {}
+    if changes:
+        from scalewright.diagnose.what_if import what_if
+
+        changed = {"what_if": what_if(ranks, changes)}
+
+    def lanes() -> Timeline:
+        from scalewright.diagnose.timeline import timeline
+
+        return timeline(ranks)
+
+    return answer(ranks) | changed, lanes
+
+
+READERS = {  # kind -> a module here, and its function; imported when it is needed
+    KERNELS: ("ncu.answer", "ncu_answer"), TIMELINE: ("memory.timeline", "timeline_answer"),
+    OPERATIONS: ("operations.answer", "operations_answer"), LOG: ("logs.answer", "log_answer"),
+    NCCL: ("nccl.answer", "nccl_answer"), FLIGHT: ("flight.hang", "flight_answer"),
+    MEMORY: ("memory.answer", "memory_answer"),
+}  # fmt: skip

@@ -5,7 +5,7 @@
     host          ──────┴─────────────────────┴ cudaLaunchKernel
                               ▲ what ran here: the data loader, what follows a synchronisation, or the rest
 
-    data     the host was in the data loader
+    data     the host was in the data loader, or in a function or range named as one (`next batch`, `load_data`)
     sync     the GPU ran dry in a synchronisation (.item(), .cpu(), cudaDeviceSynchronize): the host had
              nothing queued when it came back, and the gap until it launches again is the price of that
     host     Python, the framework and the driver were slower than the GPU
@@ -17,6 +17,7 @@ HTA's `host_wait` is the first three together, its `kernel_wait` is short `launc
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,12 @@ SLACK = 50_000  # ns by which a synchronisation's call may return before or afte
 SYNCHRONISES = ("synchronize",)
 PHASE = "data phase"  # as our own traces name it
 LOADS = ("enumerate(dataloader", "dataloader", "_dataloaderiter", "data_loader")
+# `train.py(12): get_batch`, `data loading`
+BATCH = re.compile(
+    r"(?:.*[:.#/ ])?_*(?:(?:get|next|load|fetch|read)[_ ]?(?:(?:next|train|mini|micro)[_ ]?)*(?:batch(?:es)?|samples?)|"
+    r"(?:load|fetch|read|next)[_ ]?data|(?:data|batch)[_ ]?load(?:ing)?)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ class Idle:
 
     gaps: np.ndarray
     by_cause: dict[str, np.ndarray]
+    launched: np.ndarray  # bool: whether the launch of the kernel that ended it is in the trace
 
     def totals(self) -> dict[str, int]:
         """Nanoseconds by cause; they add up to the idle time."""
@@ -58,12 +66,13 @@ def idle_causes(trace: Trace, what: Activity) -> Idle:
     sync = np.where(dry, waited - data, 0)
     launch = np.where((call >= 0) & ((waited > 0) | (queued <= FRONT_END)), queued, 0)
     parts = (waited - data - sync, launch, data, sync, queued - launch)
-    return Idle(gaps, dict(zip(CAUSES, parts, strict=True)))
+    return Idle(gaps, dict(zip(CAUSES, parts, strict=True)), call >= 0)
 
 
 def loading(trace: Trace) -> np.ndarray:
     """The time that the host spent in the data loader."""
-    return trace.spans((trace.containing(LOADS) | trace.starting((PHASE,))) & ~trace.on_gpu & (trace.category != FRAME))
+    ranges = (trace.containing(LOADS) | trace.starting((PHASE,))) & (trace.category != FRAME)
+    return trace.spans((ranges | trace.with_name(lambda name: bool(BATCH.fullmatch(name)))) & ~trace.on_gpu)
 
 
 def _launch_before(trace: Trace, end: np.ndarray) -> np.ndarray:

@@ -28,7 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.diagnose.traces.trace import KERNEL, Launched, Trace, communicates, kind_of
+from scalewright.diagnose.traces.kinds import communicates, kind_of
+from scalewright.diagnose.traces.trace import KERNEL, Launched, Trace
 
 SHORT = 10_000  # ns
 NAMESPACES = re.compile(

@@ -13,7 +13,6 @@ from scalewright.diagnose.bandwidths import Bandwidth, Wire
 from scalewright.diagnose.ranks import Ranks
 from scalewright.diagnose.replay import Change
 from scalewright.diagnose.verdict import Gain, Verdict
-from scalewright.spec.groups import COLLECTIVES
 
 DELAY_S = 40e-6  # of a collective's start and its hops within a node; generous
 # Of a data sheet's link (False) and of one that was measured (True): times what it allows, to be named; and what is
@@ -64,6 +63,8 @@ def _rate(bytes_per_s: float) -> str:
 
 def _seconds(some: Bandwidth, wire: Wire, reached: float) -> float:
     """What the largest collective should take at a part of the link."""
+    from scalewright.spec.groups import COLLECTIVES
+
     delay = COLLECTIVES[some.kind].hops(some.ranks) * wire.hop_s if wire.measured else DELAY_S
     return delay + some.largest * (some.bus / some.algorithm) / (reached * wire.bytes_per_s)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,9 +32,17 @@ from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.traces.kineto import read_kineto
 from scalewright.diagnose.traces.nsys import MAGIC, read_nsys
 from scalewright.diagnose.traces.trace import CALL, Trace
-from scalewright.spec.hardware.cluster import ClusterSpec
+from scalewright.diagnose.traces.unpack import beginning
+from scalewright.spec.common.formatting import counted
+from scalewright.spec.errors import UserError
+
+if TYPE_CHECKING:
+    from scalewright.spec.hardware.cluster import ClusterSpec
 
 OURS = re.compile(r"^step-(\d{1,12})-rank\d")
+STAMP = re.compile(r"\d{9,}")  # of a name: a recorder that begins again writes another file of the same rank
+DATES, HOUR = 10**18, 3600 * 10**9  # nanoseconds: from 2001 on a clock has dates, which hosts agree on to an hour
+MOST = 4  # runs that are named
 LARGE = 64 << 20  # bytes of files above which a process for each core reads them
 
 
@@ -212,6 +221,8 @@ def read_ranks(paths: Sequence[Path], cluster: ClusterSpec | None = None) -> Ran
         raise NotATrace("it has a pipeline's times alone, which are read beside its traces")
     paths, earlier = _last_steps(paths)
     if len(paths) > 1 and sum(path.stat().st_size for path in paths) > LARGE:
+        from concurrent.futures import ProcessPoolExecutor
+
         with ProcessPoolExecutor(min(len(paths), os.cpu_count() or 1)) as pool:
             read = [*pool.map(_read, paths)]
     else:
@@ -224,7 +235,7 @@ def read_ranks(paths: Sequence[Path], cluster: ClusterSpec | None = None) -> Ran
     warnings = [f"{text}: left out" for text in refused]
     warnings += [f"{path.name} can't be read: left out" for path in broken]
     if earlier:
-        warnings.append(f"{earlier} traces of earlier steps of the same ranks: left out")
+        warnings.append(f"{counted(earlier, 'traces')} of earlier steps of the same ranks: left out")
     for trace in traces:
         warnings += [f"{trace.path.name}: {text}" if len(paths) > 1 else text for text in trace.warnings]
     ranks = []
@@ -237,8 +248,52 @@ def read_ranks(paths: Sequence[Path], cluster: ClusterSpec | None = None) -> Ran
         ranks.append(Rank(trace, what, breakdown(what), idle, steps(trace)))
     if not ranks:
         raise NotATrace("it contains no kernel, copy or operator")
+    ranks, again = _one_run(ranks)
+    warnings += again
     matched, problems = match([rank.trace for rank in ranks])
     return Ranks(ranks, matched, clocks(matched, len(ranks)), warnings + problems, pipeline, cluster)
+
+
+def _one_run(ranks: list[Rank]) -> tuple[list[Rank], list[str]]:
+    """The ranks of the run; of a recorder that began again its last windows, with a line about those before.
+
+    Raises UserError, with the files that belong together, where the traces are of several runs.
+    """
+    runs: list[list[Rank]] = []
+    for rank in sorted(ranks, key=lambda rank: rank.activity.start):
+        joined = next((run for run in reversed(runs) if all(_beside(rank, other) for other in run)), None)
+        runs.append([rank]) if joined is None else joined.append(rank)
+    if len({tuple(sorted(STAMP.sub("", str(rank.trace.path)) for rank in run)) for run in runs}) == 1:
+        kept = [rank for rank in ranks if any(rank is other for other in runs[-1])]
+        left = counted(len(ranks) - len(kept), "traces")
+        return kept, [f"{left} of earlier windows of the same ranks: left out"] * (len(runs) > 1)
+    if len(runs) == 1:
+        return ranks, []
+    how = "give the files of one run at a time; `diagnose FILES --against OTHER` compares two"
+    more = [f"{len(runs) - MOST} more"] * (len(runs) > MOST)
+    raise UserError(f"these traces are of {len(runs)} runs", "; ".join([*map(_files, runs[:MOST]), *more]), how)
+
+
+def _beside(one: Rank, other: Rank) -> bool:
+    """Whether two traces may be of one run: other ranks of one world, at the same time."""
+    known = [rank.trace.distributed for rank in (one, other)]
+    sizes, numbers = ([about.get(key) for about in known] for key in ("world_size", "rank"))
+    if None not in sizes and (sizes[0] != sizes[1] or (None not in numbers and numbers[0] == numbers[1])):
+        return False
+    late = max(one.activity.start, other.activity.start) - min(one.activity.end, other.activity.end)
+    apart = late > (HOUR if None not in sizes else max(one.breakdown.window, other.breakdown.window))
+    dated = min(one.activity.start, other.activity.start) >= DATES
+    return not (apart and dated) or one.trace.path == other.trace.path
+
+
+def _files(run: Sequence[Rank]) -> str:
+    """`a.json, b.json and 3 more (5 of 8 ranks, 2026-09-23 03:15:00 UTC)`."""
+    names, begin = [rank.trace.path.name for rank in run], run[0].activity.start
+    date = datetime.fromtimestamp(begin // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    size = run[0].trace.distributed.get("world_size")
+    about = [f"{len(run)} of {size} ranks"] * bool(size) + [date] * (begin >= DATES)
+    more = f" and {len(run) - 2} more" if len(run) > 2 else ""
+    return f"{', '.join(names[:2])}{more}" + (f" ({', '.join(about)})" if about else "")
 
 
 def _last_steps(paths: Sequence[Path]) -> tuple[list[Path], int]:
@@ -252,8 +307,7 @@ def _last_steps(paths: Sequence[Path]) -> tuple[list[Path], int]:
 def _read(path: Path) -> list[Trace] | str:
     """The traces of a file, or why it has none."""
     try:
-        with path.open("rb") as file:
-            sqlite = file.read(len(MAGIC)) == MAGIC
+        sqlite = beginning(path, len(MAGIC)).startswith(MAGIC)
         return read_nsys(path) if sqlite else [name_groups(read_kineto(path))]
     except NotATrace as error:
         return f"{path.name}: {error}"

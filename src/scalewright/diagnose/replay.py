@@ -27,7 +27,8 @@ import numpy as np
 from scalewright.diagnose import intervals
 from scalewright.diagnose.collectives import Clocks, Matched
 from scalewright.diagnose.idle import loading
-from scalewright.diagnose.traces.trace import CALL, COMMUNICATION, KERNEL, Trace, kinds_of
+from scalewright.diagnose.traces.kinds import COMMUNICATION, kinds_of
+from scalewright.diagnose.traces.trace import CALL, KERNEL, Trace
 
 BLOCKED = 100_000  # ns in a call of the runtime beyond which it waited for the GPU rather than worked
 # Calls that work however long they take: a graph's capture.
@@ -45,7 +46,7 @@ class Change:
     host       the host's work between its calls       data      the data loader's part of it
     compute    kernels that compute                    copies    copies between memories
     transfer   collectives, without the waiting inside those that are matched over ranks
-    kinds      kernels of single kinds (traces/trace.py), beside the factor of their role
+    kinds      kernels of single kinds (traces/kinds.py), beside the factor of their role
     groups     the transfer of single process groups whose collectives are matched
     waits      whether the host waits for the GPU where it did
     proven     whether such waits count only where the kernel was launched before what it waits for ended

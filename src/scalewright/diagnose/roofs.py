@@ -20,7 +20,6 @@ import numpy as np
 
 from scalewright.diagnose.ranks import Rank
 from scalewright.diagnose.traces.trace import KERNEL, Trace
-from scalewright.spec.hardware.devices import match_gpu
 
 PRECISIONS = {
     "c10::half": ("fp16", 2), "c10::bfloat16": ("bf16", 2), "float": ("fp32", 4),
@@ -44,8 +43,12 @@ class Product:
 
 def roofs(rank: Rank) -> dict[str, object] | None:
     """The products of a rank with their rates; None without shapes, or for a device that isn't known."""
-    device, products = match_gpu(str(rank.trace.device.get("name"))), _products(rank)
-    if device is None or not products:
+    if not (products := _products(rank)):
+        return None
+    from scalewright.spec.hardware.devices import match_gpu
+
+    device = match_gpu(str(rank.trace.device.get("name")))
+    if device is None:
         return None
     rows, computed, least, busy = [], 0.0, 0.0, 0.0  # seconds at the peak, at the roof, and measured
     for product in sorted(products, key=lambda some: -some.seconds):

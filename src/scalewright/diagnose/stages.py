@@ -19,7 +19,8 @@ from scalewright.diagnose import intervals
 from scalewright.diagnose.pipeline_steps import balanced, costs, length, work
 from scalewright.diagnose.ranks import Ranks
 from scalewright.diagnose.replay import Change
-from scalewright.diagnose.traces.trace import KERNEL, communicates
+from scalewright.diagnose.traces.kinds import communicates
+from scalewright.diagnose.traces.trace import KERNEL
 from scalewright.diagnose.verdict import Gain, Verdict, name, ratio_to_median
 
 LEAST_EXCESS = 1.08  # times the mean's work

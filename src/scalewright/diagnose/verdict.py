@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from scalewright.diagnose.ranks import Ranks
+if TYPE_CHECKING:
+    from scalewright.diagnose.ranks import Ranks
 
 
 class Gain(NamedTuple):
@@ -58,6 +59,13 @@ def name(ranks: Ranks, place: int) -> str:
     """`rank 6`, or the file's name where no rank is known."""
     trace = ranks.ranks[place].trace
     return trace.path.name if trace.rank is None else f"rank {trace.rank}"
+
+
+def named_ranks(ranks: Sequence[int], most: int | None = None) -> str:
+    """`rank 3`, `ranks 3, 4, 9 and 12 more`: all of them without `most`."""
+    rest = len(ranks) - len(ranks[:most])
+    shown = ", ".join(map(str, ranks[:most])) + (f" and {rest} more" if rest else "")
+    return f"{'ranks' if len(ranks) != 1 else 'rank'} {shown}"
 
 
 def ratio_to_median(values: Sequence[int], place: int) -> float:

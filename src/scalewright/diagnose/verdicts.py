@@ -16,6 +16,7 @@ import numpy as np
 from scalewright.diagnose import intervals
 from scalewright.diagnose.cpu import operator_storms, short_operators
 from scalewright.diagnose.graphs import compiling, graphed, storms, without
+from scalewright.diagnose.host_function import in_one_function, late_after_launch, one_function, unexplained
 from scalewright.diagnose.kernels import by_kind, short_kernels
 from scalewright.diagnose.links import slow_links
 from scalewright.diagnose.ranks import Rank, Ranks
@@ -39,16 +40,20 @@ def verdicts(ranks: Ranks) -> list[Verdict]:
     """All causes above their threshold, the largest expected gain first."""
     result = [verdict for rule in RULES if (verdict := rule(ranks)) is not None]
     worth = [candidate for candidate in result if candidate.gain and candidate.gain.p90 >= LEAST_GAIN]
+    if (rest := unexplained(ranks, worth)) is not None:
+        worth.append(rest)
     return sorted(worth, key=lambda verdict: -verdict.usual_gain)
 
 
 def _data(ranks: Ranks) -> Verdict | None:
-    share = 100 * sum(r.data for r in ranks.ranks) / max(sum(r.stepped for r in ranks.ranks), 1)
+    stepped = sum(r.stepped for r in ranks.ranks)
+    share = 100 * sum(r.data for r in ranks.ranks) / stepped if stepped else _idle_share(ranks, "data")
     if share < LEAST["data"]:
         return None
     most = ranks.gain(Change(data=0.0))
     usual = max(min(ranks.gain(Change(data=0.0, host=WORKERS_COST)), most), 0.0) if ranks.on_gpu else most
-    line = f"in {share:.1f}% of the steps the host loads data while the device has nothing to do"
+    of_what = "steps" if stepped else "window"
+    line = f"in {share:.1f}% of the {of_what} the host loads data while the device has nothing to do"
     fix = "load in worker processes: num_workers of 4 or more on the DataLoader, with pin_memory and persistent_workers"
     return Verdict("data", [line], fix, 0.9, Gain(usual / 2, usual, most))
 
@@ -64,14 +69,15 @@ def _sync(ranks: Ranks) -> Verdict | None:
     if apart >= LEAST["sync"]:  # whether something may run beside it isn't recorded
         evidence += [f"{apart:.1f}% it communicates alone: what could run beside it is launched after the host's wait"]
         low, middle = least, (least + most) / 2
+    middle = min(middle, share + apart)  # what it hides of the loader's time is the gain of fixing that
     fix = "keep values on the device: no .item(), .cpu(), print(loss) or synchronize() within a step"
-    return Verdict("sync", evidence, fix, 0.7, Gain(low, middle, most))
+    return Verdict("sync", evidence, fix, 0.7, Gain(min(low, middle), middle, most))
 
 
 def _operators(ranks: Ranks) -> Verdict | None:
     if ranks.on_gpu:
         return None
-    share = _idle_share(ranks, "host")
+    share = _idle_share(ranks, "host") - one_function(ranks)[2]
     short, count = (sum(column) for column in zip(*(short_operators(r.trace) for r in ranks.ranks), strict=True))
     if share < LEAST["operators"] or short < count / 2:
         return None
@@ -113,7 +119,8 @@ def _host(ranks: Ranks) -> Verdict | None:
     evidence = [f"{share:.1f}% of the window the device waits for the host to launch its next kernel"]
     if count and short > count / 2:
         evidence.append(f"{short:,} of {count:,} kernels take less than 10 microseconds, less than a launch does")
-    most = share + _waited_share(ranks)  # the loader's and the waits' share is the gain of fixing those
+    # The share of the loader, of waits and of a function that takes most of it is the gain of fixing those.
+    most = share + _waited_share(ranks) - max(one_function(ranks)[2] - _idle_share(ranks, "sync"), 0.0)
     gain = Gain(*(min(max(ranks.gain(Change(host=part)), 0.0), most) for part in REACHES))
     fix = (
         "launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), fused kernels and a fused optimizer, a "
@@ -212,7 +219,8 @@ def _stragglers(ranks: Ranks) -> Verdict | None:
     transfer = sum(int(group.transfer.sum()) for group in ranks.matched)
     evidence.append(f"the collectives themselves take {transfer / 1e6:,.1f} ms: a faster network gains no more")
     who = " and ".join(name(ranks, straggler.rank) for straggler in late)
-    fix = f"look at {who}: {LATE[late[0].cause][1]}"
+    look = LATE[late[0].cause][1] if ranks.on_gpu or late[0].cause != "compute" else LATE_CPU
+    fix = f"look at {who}: {look}"
     return Verdict("straggler", evidence, fix, 0.8, Gain(usual / 2, usual, most))
 
 
@@ -229,6 +237,9 @@ LATE = {  # the cause of a straggler -> why it is late, and what to look at
     "sync": ("it synchronises with its host", "what it reads back from the device"),
     "other": ("its kernels wait for another stream", "its streams"),
 }
+
+
+LATE_CPU = "other processes on its cores, how many threads it has, or its share of the work"
 
 
 def _without(ranks: Ranks, late: Straggler) -> Change:
@@ -285,9 +296,6 @@ def _mean(ranks: Ranks, figure: Callable[[Rank], float]) -> float:
 
 def bound_by(ranks: Ranks) -> str:
     """One line for a run without a cause above its threshold."""
-    idle = _mean(ranks, lambda r: 100 * r.breakdown.idle / r.breakdown.window)
-    if idle > 50:
-        return "idle: nothing in the trace tells why"
     kinds = by_kind(ranks.ranks[0].trace)
     most = ", ".join(f"{kind} {share:.0f}%" for kind, share in list(kinds.items())[:3])
     return f"compute: {most}" if most else "nothing in particular"
@@ -295,6 +303,6 @@ def bound_by(ranks: Ranks) -> str:
 
 # Of rules with equal gains the more specific comes first.
 RULES: tuple[Callable[[Ranks], Verdict | None], ...] = (
-    _data, _sync, slow_links, unbalanced, uneven_steps, _host, _short_kernels, _compiling, _operators,
-    _operator_storms, _communication, _copies, _stragglers, bubble,
+    _data, _sync, slow_links, unbalanced, uneven_steps, in_one_function, _host, _short_kernels, _compiling, _operators,
+    _operator_storms, _communication, _copies, _stragglers, bubble, late_after_launch,
 )  # fmt: skip

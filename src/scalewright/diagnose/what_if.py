@@ -4,7 +4,7 @@
     host, data                     the host's work between its calls, the data loader's part of it
     waits                          0: the host never waits for the device
     stragglers                     0: ranks that others wait for are as the median one in what makes them late
-    attention, optimizer, ...      kernels of one kind (traces/trace.py)
+    attention, optimizer, ...      kernels of one kind (traces/kinds.py)
     tp, dp_shard, ...              the transfer of a process group with this in its name
     rank2.compute                  a cost of one rank
 
@@ -15,22 +15,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from scalewright.diagnose.ranks import Ranks
 from scalewright.diagnose.replay import Change
-from scalewright.diagnose.traces.trace import COMMUNICATION
+from scalewright.diagnose.traces.kinds import COMMUNICATION
 from scalewright.diagnose.verdicts import as_the_median
 from scalewright.spec.errors import UserError
 
-COSTS: dict[str, Callable[[float], Change]] = {
-    "compute": lambda factor: Change(compute=factor),
-    "memcpy": lambda factor: Change(copies=factor),
-    "transfer": lambda factor: Change(transfer=factor),
-    "host": lambda factor: Change(host=factor),
-    "data": lambda factor: Change(data=factor),
-}
+COSTS = {
+    "compute": "compute",
+    "memcpy": "copies",
+    "transfer": "transfer",
+    "host": "host",
+    "data": "data",
+}  # -> Change's
 ALIASES = {"communication": "transfer", "copies": "memcpy"}
 WAITS, STRAGGLERS = "waits", "stragglers"
 ONE_RANK = re.compile(r"rank ?(\d+)\.(.+)")
@@ -83,7 +84,8 @@ def _named(ranks: Ranks, name: str, factor: float, text: str, of_a_rank: bool = 
     cost = ALIASES.get(name.lower(), name.lower())
     costs = [known for known in COSTS if not (of_a_rank and known == "transfer")]
     if cost in costs:
-        return [COSTS[cost](factor)]
+        changed: dict[str, Any] = {COSTS[cost]: factor}
+        return [Change(**changed)]
     if cost in (WAITS, STRAGGLERS) and factor != 0:
         raise UserError(f"{cost} can only be taken away", "--what-if", f"write `{cost}=0`")
     if cost == WAITS:

@@ -30,6 +30,7 @@ from scalewright.plan.explain import smallest_fix
 from scalewright.plan.frameworks import OURS, find_framework
 from scalewright.plan.predict import price
 from scalewright.plan.records import Fix
+from scalewright.spec.common.formatting import gib
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.groups import GroupCost, cost, plan_groups, used_axes
@@ -159,7 +160,7 @@ def _plan(resolved: Resolved) -> tuple[RunSpec, list[str]]:
 def _precision(run: RunSpec) -> str:
     """What `auto` will be on the run's devices: a named cluster's, this machine's, or GPUs elsewhere."""
     if run.cluster != "local":
-        return "bf16" if load_cluster(run.cluster).device.peak("bf16") else "fp32"
+        return load_cluster(run.cluster).device.half
     if run.device == "cuda" and not torch.cuda.is_available():
         return "bf16"
     if run.device == "mps":
@@ -236,7 +237,7 @@ def _verdict(
     usable = memory * share
     risk = "fits" if peak <= usable else "unlikely" if peak <= memory else "no"
     ranks = "its ranks together need" if cluster == LOCAL and run.layout.devices > 1 else "its fullest rank needs"
-    words = f"{RISK_TERMS[risk]} {cluster}: {ranks} {peak:.1f} GiB of the {usable:.1f} that {device} gives a run"
+    words = f"{RISK_TERMS[risk]} {cluster}: {ranks} {gib(peak)} of the {gib(usable)} that {device} gives a run"
     if peak > usable:
         words += f" ({memory:.1f} in all), {peak - usable:.1f} too many"
         if fix is not None:

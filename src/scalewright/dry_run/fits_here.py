@@ -13,6 +13,7 @@ from __future__ import annotations
 from scalewright.launch.local import cores
 from scalewright.launch.rank import RankContext
 from scalewright.machine.processor import read_processor
+from scalewright.spec.common.formatting import counted, gib
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.memory.out_of_memory import estimate, helps
@@ -57,8 +58,9 @@ def _check_processes(ranks: int) -> None:
     free = free_memory("cpu", ranks, False) / GIB
     most = int(min(free / PROCESS_GIB, PER_CORE * cores()))
     if ranks > max(most, cores()):
-        what = f"{ranks:,} CPU processes are more than {cores()} cores and {free:.1f} GiB of free memory bear"
-        how = f"use at most {most:,} devices, or --dry-run: it plays all ranks in one process; {OVERRIDE}"
+        here = f"{counted(cores(), 'cores')} and {free:.1f} GiB of free memory"
+        what = f"{counted(ranks, 'CPU processes')} are more than {here} bear"
+        how = f"use at most {counted(most, 'devices')}, or --dry-run: it plays all ranks in one process; {OVERRIDE}"
         raise UserError(what, "layout.devices", how)
 
 
@@ -111,7 +113,7 @@ def _refusal(resolved: Resolved, kind: str, sharing: int, needed: float, free: f
     run = resolved.run
     where = "on this machine" if kind != "cuda" else "on a GPU here"
     subject = f"{sharing} processes need" if sharing > 1 else "this run needs"
-    what = f"{subject} at least {needed / GIB:.1f} GiB of memory and {free / GIB:.1f} are free {where}"
+    what = f"{subject} at least {gib(needed / GIB)} of memory and {gib(free / GIB)} are free {where}"
     change = helps(run, resolved.seq_len, free, sharing)
     if change is None:
         change = "fewer layout.devices, a smaller model or shorter data.seq_len"

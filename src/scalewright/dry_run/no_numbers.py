@@ -10,9 +10,9 @@ run on a machine without one: what each keeps for its backward.
     plain rows                                                  the dtype is fp32 (or there is a mask)
 
 A CPU's rms_norm is a chain of operators, CUDA's is one kernel (torch >= 2.9, `_fused_rms_norm`). CUDA's flash attention
-takes groups of query heads but no mask and no fp32 (model/attention.py: `_takes_groups`). Packed rows, windows, ALiBi
+takes groups of query heads but no mask and no fp32 (model/attention.py). Packed rows, windows, ALiBi
 and caps keep q, k, v, the output and its lse on both (model/rows.py, gpu_rows.py). Only shapes, dtypes and lifetimes
-are right here. All is read from PyTorch's source and not measured (docs/gpu-checks.md). What both devices do alike
+are right here. All is read from PyTorch's source and not measured (docs/gpu-claims.md). What both devices do alike
 isn't here, such as log_softmax, which copies a bf16 input to fp32 on both.
 """
 

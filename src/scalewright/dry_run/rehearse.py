@@ -67,7 +67,7 @@ def fake_world(grid: Grid, rank: int) -> Iterator[Mesh]:
 def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool, on_gpu: bool) -> Played:
     """One rank's step. `run` is resolved; a user's own module is run with real numbers.
 
-    `on_gpu`: operators keep what CUDA's kernels keep (gpu_forms.py), not what a CPU's do.
+    `on_gpu`: operators keep what CUDA's kernels keep (no_numbers.py), not what a CPU's do.
     """
     fake: AbstractContextManager[Any] = nullcontext()
     forms: AbstractContextManager[Any] = nullcontext()

@@ -1,7 +1,8 @@
 """Accelerate: accelerate_config.yaml, a training script and config.json; its YAML read back.
 
 zero_stage 0            MULTI_GPU (MULTI_CPU)
-zero_stage 1            DEEPSPEED; read: deepspeed_config's own keys, or those of the JSON that it names
+zero_stage 1            DEEPSPEED (2 and 3, too, with offload optimizer)
+                        read: deepspeed_config's own keys, or those of the JSON that it names
 zero_stage 2, 3         FSDP, version 2, without or with resharding
                         read, version 1: FULL_SHARD 3, SHARD_GRAD_OP 2, NO_SHARD 0
 cp, dp_replicate, tp    parallelism_config, whose product is the processes; with tp the script loads in parts
@@ -17,9 +18,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
-from scalewright.emit.deepspeed.read import fit_batch, read_sections
+from scalewright.emit.deepspeed.read import fit_batch, read_offload, read_sections
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
 from scalewright.emit.rules import put
 from scalewright.emit.scripts import model as scripts
 from scalewright.emit.scripts.facts import (
@@ -32,6 +33,7 @@ from scalewright.emit.scripts.facts import (
     take_states_offload,
 )
 from scalewright.emit.settings import Settings
+from scalewright.emit.tables import keys_for
 from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 
@@ -40,17 +42,7 @@ READ_PRECISIONS = {"no": "fp32", "none": "fp32", "fp16": "fp16", "bf16": "bf16",
 FSDP1 = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 CONTEXT = {"allgather": "allgather", "alltoall": "ring"}
 PREFIX = "parallelism_config"
-ASIDE = keys_of("""
-    compute_environment debug downcast_bf16 enable_cpu_affinity machine_rank main_process_ip main_process_port
-    main_training_function rdzv_backend same_network gpu_ids use_cpu tpu_env tpu_name tpu_zone tpu_use_cluster
-    tpu_use_sudo command_file commands tpu_vm dynamo_backend
-    fsdp_config: fsdp_auto_wrap_policy fsdp_transformer_layer_cls_to_wrap fsdp_min_num_params fsdp_backward_prefetch
-        fsdp_forward_prefetch fsdp_backward_prefetch_policy fsdp_cpu_ram_efficient_loading fsdp_state_dict_type
-        fsdp_sync_module_states fsdp_use_orig_params
-    deepspeed_config: zero3_init_flag zero3_save_16bit_model deepspeed_multinode_launcher deepspeed_hostfile
-    dynamo_config: dynamo_backend dynamo_mode dynamo_use_dynamic dynamo_use_fullgraph dynamo_use_regional_compilation
-    parallelism_config: cp_backend sp_backend sp_seq_length sp_seq_length_is_variable sp_attn_implementation
-""")
+ASIDE = keys_for("accelerate")
 TITLE, VERSION = "Accelerate", "1.15 with transformers 5.23"
 FILE = "accelerate_config.yaml"
 CONTEXTS = {"allgather": ("allgather", True), "ring": ("alltoall", True)}
@@ -102,7 +94,7 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
         _activations(s, recompute)
     if sharding.kind == "deepspeed":
         config["deepspeed_config"] = {
-            "zero_stage": 1, "gradient_accumulation_steps": s.layout.accumulation,
+            "zero_stage": s.layout.zero_stage, "gradient_accumulation_steps": s.layout.accumulation,
             "gradient_clipping": s.take("optimizer.clip_norm"),
             "offload_optimizer_device": "cpu" if take_states_offload(s) else "none", "offload_param_device": "none",
             "zero3_init_flag": False,
@@ -226,12 +218,8 @@ def _read_deepspeed(t: ForeignKeys, run: RunKeys, where: str) -> None:
         return
     layout = run["layout"]
     layout["zero_stage"] = min(3, int(real_of(t.take("deepspeed_config.zero_stage", 2)) or 0))
-    devices = {key: t.take(f"deepspeed_config.offload_{key}_device") for key in ("optimizer", "param")}
     t.take("deepspeed_config.offload_optimizer_nvme_path"), t.take("deepspeed_config.offload_param_nvme_path")
-    if devices["param"] in ("cpu", "nvme"):
-        layout["offload"] = "parameters"
-    elif devices["optimizer"] in ("cpu", "nvme"):
-        layout["offload"] = "optimizer"
+    read_offload(t, layout, "deepspeed_config.", "_device")
     if (steps := whole_of(t.take("deepspeed_config.gradient_accumulation_steps"))) is not None:
         layout["accumulation"] = steps
     if (clip := real_of(t.take("deepspeed_config.gradient_clipping"))) is not None:

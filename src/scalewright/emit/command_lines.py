@@ -40,22 +40,28 @@ def split_launch(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
     return [], "", list(words)
 
 
-def ranks(launch: Sequence[str], variables: dict[str, str]) -> int | None:
-    """Ranks that a launch line starts: torchrun's, srun's or mpirun's numbers, else WORLD_SIZE."""
+def ranks_beside(text: str, start: str) -> int | None:
+    """Ranks of the first line of a text, a comment perhaps, that has such a start of torchrun's words."""
+    line = next((line for line in text.splitlines() if start in line and "--n" in line), "")
+    return ranks(read_words(line.partition("torchrun ")[2]))
+
+
+def ranks(launch: Sequence[str]) -> int | None:
+    """Ranks that a launch line starts: torchrun's, srun's or mpirun's numbers."""
     given = flags(launch)
     short = {word: launch[i + 1] for i, word in enumerate(launch[:-1]) if word in ("-n", "-np", "-N")}
-    nodes = _whole(given.get("nnodes", given.get("nodes", given.get("num-machines", 1))))
-    each = _whole(given.get("nproc-per-node", given.get("ntasks-per-node")))
+    nodes = count_of(given.get("nnodes", given.get("nodes", given.get("num-machines", 1))))
+    each = count_of(given.get("nproc-per-node", given.get("ntasks-per-node")))
     if each is not None and nodes is not None:
         return each * nodes
     stated = (given.get("ntasks"), given.get("num-processes"), short.get("-np"), short.get("-n"))
-    counts = (_whole(value) for value in (*stated, variables.get("WORLD_SIZE")))
-    return next((count for count in counts if count is not None), None)
+    return next((count for value in stated if (count := count_of(value)) is not None), None)
 
 
-def _whole(value: Any) -> int | None:
-    text = str(value).partition(":")[2] or str(value)  # --nnodes 2:4: as many as there may be
-    return int(text) if text.isdecimal() and 0 < int(text) < 10**7 else None
+def count_of(value: Any) -> int | None:
+    """A count; of a range `2:4`, as many as there may be."""
+    text = str(value).rpartition(":")[2]
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 8 and int(text) else None
 
 
 def spelled(name: str, value: Any) -> list[str]:

@@ -67,11 +67,16 @@ class Reading:
     unread: tuple[Unread, ...] = ()
     assumed: tuple[str, ...] = ()
     guessed: Mapping[str, str] = field(default_factory=dict)  # as Question.guessed
+    other: str = ""  # what it trains, if that isn't all weights of a decoder (other_training.py)
+    version: str | None = None  # the trainer's release, where the file's form tells it
+    options: Mapping[str, str] = field(default_factory=dict)  # what is priced of it, and is in no run file
 
     def dump(self) -> dict[str, object]:
         """As `read --json` prints it."""
         unread = [item._asdict() for item in self.unread]
-        return {"trainer": self.trainer, "run": dict(self.run), "unread": unread, "assumed": list(self.assumed)}
+        trains = {"trains": self.other} if self.other else {}
+        keys = {"trainer": self.trainer, "run": dict(self.run), "unread": unread, "assumed": list(self.assumed)}
+        return {**keys, **trains, **({"options": dict(self.options)} if self.options else {})}
 
 
 def yaml_text(comments: Iterable[str], data: dict[str, object]) -> str:

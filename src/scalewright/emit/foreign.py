@@ -16,6 +16,8 @@ from math import isfinite
 from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 from scalewright.emit.emitted import Reading
+from scalewright.emit.other_training import other_training
+from scalewright.emit.tables import table
 from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
@@ -187,7 +189,11 @@ class ForeignKeys:
 
     def reading(self, trainer: str, run: Mapping[str, Any]) -> Reading:
         """The run, with what was assumed and what wasn't taken."""
-        return Reading(trainer, run, self.unread(), tuple(self.assumed), self.guessed)
+        named = table("switches.yaml").get(trainer, {})
+        given = {option: "1" for key, option in named.items() if true(self.take(key))}
+        return Reading(
+            trainer, run, self.unread(), tuple(self.assumed), self.guessed, other_training(self.values), options=given
+        )
 
     def unread(self) -> tuple[Unread, ...]:
         """What wasn't taken, in their order."""
@@ -201,17 +207,6 @@ class ForeignKeys:
         """Why a key isn't read; a key that is nearly one that readers ask for may be mistyped."""
         near = get_close_matches(key, self._taken - self.values.keys(), 1, ALIKE)
         return f"{UNKNOWN}; did you mean '{near[0]}'?" if near else UNKNOWN
-
-
-def keys_of(text: str) -> frozenset[str]:
-    """The words of a text as dotted keys; one with a colon is the section of those after it."""
-    keys, section = set(), ""
-    for word in text.split():
-        if word.endswith(":"):
-            section = f"{word[:-1]}."
-        else:
-            keys.add(section + word)
-    return frozenset(keys)
 
 
 def given(document: Mapping[str, Any]) -> dict[str, object]:

@@ -16,32 +16,19 @@ from __future__ import annotations
 from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
+from scalewright.emit.deepspeed.read import read_offload
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, read_keys, real, whole
 from scalewright.emit.rates import put_rates, put_saves, put_sources, take_rates
-from scalewright.emit.rules import Lacks, Pick, Rule, Word, Words, inverse, put
+from scalewright.emit.rules import Lacks, Pick, Rule, Words, inverse, put, words_for
 from scalewright.emit.settings import Settings
+from scalewright.emit.tables import keys_for
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import GATED
 
 TITLE, VERSION, FILE = "GPT-NeoX", "main, May 2026", "neox.yml"
 WORDS: tuple[Rule, ...] = (
-    Word("model.num_hidden_layers", "num_layers", back=whole),
-    Word("model.hidden_size", "hidden_size", back=whole),
-    Word("model.num_attention_heads", "num_attention_heads", back=whole),
-    Word("model.num_key_value_heads", "num_kv_heads", back=whole),
-    Word("model.context", "max_position_embeddings", back=whole),
-    Word("model.rope.theta", "rotary_emb_base", to=int, back=real),
-    Word("model.rope.fraction", "rotary_pct", back=real),
-    Word("model.tie_word_embeddings", "no_weight_tying", to=lambda tied: not tied, back=lambda out: not out),
-    Word("layout.tp", "model_parallel_size", back=whole, absent=1),
-    Word("layout.sp", "sequence_parallel"),
-    Word("layout.micro_batch", "train_micro_batch_size_per_gpu", back=whole, absent=1),
-    Word("layout.global_batch", "train_batch_size", back=whole),
-    Word("data.seq_len", "seq_length", back=whole),
-    Word("seed", "seed", back=whole),
-    Word("optimizer.weight_decay", "weight_decay", back=real, absent=0.1),
-    Word("optimizer.clip_norm", "gradient_clipping", back=real),
+    *words_for("gpt-neox, words"),
     Lacks("model.qk_norm", "GPT-NeoX norms all heads of q and of k by the same weights"),
 )
 POSITIONS = Pick("model.positions", "pos_emb", {
@@ -65,21 +52,7 @@ OPTIMIZERS = {"adamw": "Adam", "lion": "Lion"}
 STYLES = {"constant": "constant", "linear": "linear", "cosine": "cosine"}
 EPSILONS = ("rms_norm_epsilon", "layernorm_epsilon")
 TOKENIZER = "tokenizer.json"
-ASIDE = keys_of("""
-    data_impl distributed_backend log_interval steps_per_print wall_clock_breakdown log_dir tensorboard_dir use_wandb
-    wandb_project wandb_group wandb_team wandb_host save load keep_last_n_checkpoints checkpoint_scale
-    checkpoint_validation_with_forward_pass eval_interval eval_iters split tokenizer_type vocab_file merge_file
-    make_vocab_size_divisible_by attention_config scaled_upper_triang_masked_softmax_fusion scaled_masked_softmax_fusion
-    bias_gelu_fusion bias_dropout_fusion rope_fusion layernorm_fusion rmsnorm_fusion use_flashattn_swiglu
-    attention_softmax_in_fp32 init_method init_method_std output_layer_init_method output_layer_parallelism
-    partition_activations synchronize_each_layer deepspeed_activation_checkpointing contiguous_checkpointing hysteresis
-    loss_scale min_scale loss_scale_window fp32_allreduce communication_data_type prescale_gradients launcher hostfile
-    master_port deepspeed_mpi deepspeed_slurm num_workers pipe_partition_method mlp_multiple_of test_data_paths
-    test_data_weights valid_data_weights gradient_accumulation_steps finetune data_types.grad_accum_dtype bf16.enabled
-    zero_optimization: cpu_offload allgather_partitions allgather_bucket_size overlap_comm reduce_scatter
-        reduce_bucket_size contiguous_gradients offload_optimizer.pin_memory round_robin_gradients
-    fp16: enabled type loss_scale loss_scale_window hysteresis min_loss_scale initial_scale_power
-""")
+ASIDE = keys_for("gpt-neox")
 
 
 def write(s: Settings) -> Emitted:
@@ -255,8 +228,7 @@ def _read_layout(t: ForeignKeys, run: RunKeys) -> None:
         layout["global_batch"] = micro * accumulation * max(1, devices // (tp * pp))
         t.follow("global_batch")
     layout["zero_stage"] = whole(t.take("zero_optimization.stage", t.take("zero_stage", 0)))
-    if t.take("zero_optimization.offload_optimizer.device") == "cpu":
-        layout["offload"] = "optimizer"
+    read_offload(t, layout, "zero_optimization.")
     layout["recompute"] = "full" if t.take("checkpoint_activations") else "none"
     if whole(t.take("checkpoint_num_layers", 1)) > 1 and layout["recompute"] == "full":
         t.assume("recompute full: theirs keeps the input of a group of layers alone")

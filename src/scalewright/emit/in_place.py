@@ -24,9 +24,9 @@ from scalewright.emit.command_lines import flags, nodes_of, split_launch
 from scalewright.emit.edits import SIGNS, changed_literals, named, put_literals, put_values
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.question import as_run
-from scalewright.emit.read import parse, read_own
+from scalewright.emit.read import read_own
 from scalewright.emit.settings import settings_of
-from scalewright.emit.trainers import file_text
+from scalewright.emit.trainers import file_text, parse
 from scalewright.emit.write import emit, save
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.formatting import flat
@@ -39,6 +39,7 @@ from scalewright.spec.run import RunSpec
 VERSIONS = {".toml": ("0.2", "0.1")}  # of torchtitan, whose newest release has Python in TOML's place
 WORD = r"(?!--)[^\s\\#)]+"  # of a value, in a script
 COMMENTED = (".sh", ".py", ".yaml", ".yml", ".toml")  # a checksum as a last comment is none of the run's
+FSDP, CONNECTIONS = "--use-megatron-fsdp", "CUDA_DEVICE_MAX_CONNECTIONS"
 LAUNCH = ("nnodes", "nproc-per-node")  # of torchrun, the launcher that emitters write
 
 
@@ -98,9 +99,14 @@ def rewrite(question: Question, layout: Layout, run_yaml: str | None = None) -> 
         for edited in _edits(text, suffix, before, after, layout.devices):
             if edited is None:
                 continue
+            edited = _with_connections(text, edited)
             differing = _differing(question, (name, text), (name, edited), wanted)
             if differing is None:
-                return Rewritten({name: edited}, _diff(name, text, edited), after, notes=_notes(text, edited))
+                first = (
+                    question.form == "megatron" and layout.tp * layout.cp > 1 == question.layout.tp * question.layout.cp
+                )
+                notes = _notes(text, edited, first)
+                return Rewritten({name: edited}, _diff(name, text, edited), after, notes=notes)
             why = f"edited, it would read back with another {differing}"
     after = _emit(question.with_layout(layout), question.version)
     others = ", ".join(list(after.files)[1:])
@@ -109,13 +115,25 @@ def rewrite(question: Question, layout: Layout, run_yaml: str | None = None) -> 
     return Rewritten(after.files, _diff(name, text, _main(after)[1]), after, why, notes)
 
 
-def _notes(text: str, edited: str) -> tuple[str, ...]:
-    """What an edit changes for a run that goes on from its checkpoints."""
+def _with_connections(text: str, edited: str) -> str:
+    """With CUDA_DEVICE_MAX_CONNECTIONS as Megatron-LM's arguments.py asks for: never 1 with its FSDP; else tp and cp
+    want 1 on a Hopper or older. 8 is CUDA's default."""
+    before, after = (FSDP in _without_comments(script) for script in (text, edited))
+    if before == after:
+        return edited
+    edited = edited if after else edited.replace(f"unset {CONNECTIONS}", f"export {CONNECTIONS}=1")
+    return re.sub(rf"(\b{CONNECTIONS}(?:=|: *|:-)[\"']?)\d+", rf"\g<1>{8 if after else 1}", edited)
+
+
+def _notes(text: str, edited: str, first: bool) -> tuple[str, ...]:
+    """What an edit changes for a run that goes on from its checkpoints, and what the `first` tp or cp of one needs."""
     text, edited = (_without_comments(script) for script in (text, edited))
     old, new = (re.findall(r"--ckpt-format[=: ]+(\S+)", script) for script in (text, edited))
+    asks = f"export {CONNECTIONS}=1: Megatron-LM asks for it with tp or cp, up to Hopper"
+    needs = (asks,) if first and CONNECTIONS not in edited and FSDP not in edited else ()
     if new in ([], old) or not re.search(r"--(load|save)\b", text):
-        return ()
-    return (f"--ckpt-format is {new[0]}: checkpoints of {old[0] if old else 'torch_dist'} aren't loaded by it",)
+        return needs
+    return (*needs, f"--ckpt-format is {new[0]}: checkpoints of {old[0] if old else 'torch_dist'} aren't loaded by it")
 
 
 def _rewrite_ours(question: Question, file: tuple[str, str], layout: Layout, run_yaml: str) -> Rewritten:
@@ -138,9 +156,9 @@ def _wanted(question: Question, before: Emitted, after: Emitted, layout: Layout)
 
     So `auto` stays. Without a cut of the stages in the layout the file's own, or the trainer's, will do.
     """
-    own = question.layout.dump()
+    stated = question.layout.dump()
     old, new = (_read(files.trainer, _main(files), question).layout.dump() for files in (before, after))
-    wanted = {key: own[key] if old[key] == new[key] else new[key] for key in own}
+    wanted = {key: stated[key] if old[key] == new[key] else new[key] for key in stated}
     unstated = {"stage_layers"} if layout.stage_layers is None else set()
     if "devices" in question.guessed:  # in no word of the file; nor is then a batch that grows with them
         unstated |= {"devices"} | ({"global_batch"} & question.guessed.keys())
@@ -168,9 +186,9 @@ def _differing(
     except UserError as error:
         return f"meaning ({error.what})"
     keys = after.layout.dump()
-    rest, own = _rest(after), _rest(question.run)  # whose length or optimizer the user may have changed
+    rest, asked = _rest(after), _rest(question.run)  # whose length or optimizer the user may have changed
     other = [f"layout.{key}" for key in wanted if keys[key] != wanted[key]]
-    other += [key for key in rest if rest[key] != own.get(key)] + ["model"] * (after.model != before.model)
+    other += [key for key in rest if rest[key] != asked.get(key)] + ["model"] * (after.model != before.model)
     return other[0] if other else None
 
 

@@ -19,34 +19,18 @@ from functools import partial
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, read_keys, real, whole
 from scalewright.emit.rates import put_rates, put_saves, take_rates
-from scalewright.emit.rules import Fixed, Lacks, Pair, Pick, Rule, Word, Words, inverse, nested, put
+from scalewright.emit.rules import Fixed, Lacks, Pair, Pick, Rule, Word, Words, inverse, nested, put, words_for
 from scalewright.emit.settings import Settings
+from scalewright.emit.tables import keys_for
 
 TITLE, VERSION, FILE = "Levanter", "main, September 2025", "levanter.yaml"
 WORDS: tuple[Rule, ...] = (
-    Word("model.hidden_size", "model.hidden_dim", back=whole, absent=4096),
-    Word("model.num_hidden_layers", "model.num_layers", back=whole, absent=32),
-    Word("model.num_attention_heads", "model.num_heads", back=whole, absent=32),
-    Word("model.num_key_value_heads", "model.num_kv_heads", back=whole, absent=32),
-    Word("model.norm_eps", "model.layer_norm_epsilon", back=real),
-    Word("model.tie_word_embeddings", "model.tie_word_embeddings"),
-    Word("model.rope.theta", "model.rope.theta", back=real),
-    Word("data.seq_len", "model.seq_len", back=whole),
-    Word("layout.micro_batch", "trainer.per_device_parallelism", back=whole),
-    Word("layout.global_batch", "trainer.train_batch_size", back=whole, absent=512),
-    Word("seed", "trainer.seed", back=whole),
-    Word("optimizer.lr", "optimizer.learning_rate", back=real, absent=6e-4),
-    Word("optimizer.weight_decay", "optimizer.weight_decay", back=real, absent=0.0),
+    *words_for("levanter, words"),
     Lacks("data.valid", "Levanter validates on its sources' validation_urls"),
 )
-MIXTURE = (
-    Word("model.moe.num_experts", "model.n_routed_experts", back=whole, absent=8),
-    Word("model.moe.top_k", "model.num_experts_per_tok", back=whole, absent=2),
-    Word("train.balance.loss", "model.lbl_coef", back=real),
-    Word("train.balance.z_loss", "model.rzl_coef", back=real),
-)
+MIXTURE = words_for("levanter, mixture")
 OPTIMIZER = (
     Pick("optimizer.name", "optimizer.type", {"adamw": "adam"}, "written as AdamW: its others have other numbers",
          "adamw", "adam", "adamw", str, "taken as AdamW: this optimizer isn't here"),
@@ -55,12 +39,7 @@ OPTIMIZER = (
 )  # fmt: skip
 POLICIES = {"bf16": "p=f32,c=bfloat16", "auto": "p=f32,c=bfloat16", "fp32": "f32"}
 SCHEDULES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "linear"}
-SCALING = (
-    Word("model.rope.scaling.factor", "model.rope.factor"),
-    Word("model.rope.scaling.low_freq_factor", "model.rope.low_freq_factor"),
-    Word("model.rope.scaling.high_freq_factor", "model.rope.high_freq_factor"),
-    Word("model.rope.scaling.original_context", "model.rope.original_max_position_embeddings"),
-)
+SCALING = words_for("levanter, scaling")
 BLOCK = (
     Pick("model.mlp_type", "model.activation_function", {
         "swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_new",
@@ -71,13 +50,7 @@ BLOCK = (
 TOKENIZER = "TOKENIZER"
 WHOLE = "none"  # stands for an axis that is null
 DEVICES = re.compile(r"^# devices: (\d{1,7})$", re.MULTILINE)
-ASIDE = keys_of("""
-    data.tokenizer data.cache_dir hf_save_path hf_save_steps hf_upload eval_harness_steps
-    model: initializer_range upcast_attn use_flash_attention attn_backend flash_attention_block_size scan_layers
-        reference_checkpoint tokenizer use_layer_norm_weight rope.type
-    trainer: batch_axis log_dir id run_base_dir per_device_eval_parallelism max_eval_batches steps_per_eval
-        require_accelerator shutdown_at_exit load_checkpoint checkpointer.base_path checkpointer.save_interval
-""")
+ASIDE = keys_for("levanter")
 SECTIONS = ("tracker", "wandb", "ray", "distributed", "jax_config")  # of trainer
 
 

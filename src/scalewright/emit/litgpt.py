@@ -17,39 +17,20 @@ from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, shortest, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, read_keys, real, shortest, whole
 from scalewright.emit.rates import put_rates, put_saves, put_sources, take_rates
-from scalewright.emit.rules import Fixed, Lacks, Pick, Rule, Word, Words, inverse, nested, put
+from scalewright.emit.rules import Fixed, Lacks, Pick, Rule, Words, inverse, nested, put, words_for
+from scalewright.emit.scripts.model import preset_of
 from scalewright.emit.settings import Settings
+from scalewright.emit.tables import keys_for
 
 TITLE, VERSION, FILE = "litgpt", "0.5.13", "pretrain.yaml"
 CONFIG = "model_config."
 WORDS: tuple[Rule, ...] = (
-    Word("model.context", CONFIG + "block_size", back=whole),
-    Word("model.num_hidden_layers", CONFIG + "n_layer", back=whole),
-    Word("model.hidden_size", CONFIG + "n_embd", back=whole),
-    Word("model.num_attention_heads", CONFIG + "n_head", back=whole),
-    Word("model.num_key_value_heads", CONFIG + "n_query_groups", back=whole),
-    Word("model.head_dim", CONFIG + "head_size", back=whole),
-    Word("model.intermediate_size", CONFIG + "intermediate_size", back=whole),
-    Word("model.norm_eps", CONFIG + "norm_eps", back=real, absent=1e-5),
-    Word("model.rope.theta", CONFIG + "rope_base", to=int, back=real),
-    Word("model.rope.fraction", CONFIG + "rotary_percentage", back=real, absent=0.25),
-    Word("model.head_bias", CONFIG + "lm_head_bias"),
-    Word("model.attention_softcap", CONFIG + "attention_logit_softcapping", back=real),
-    Word("model.logit_softcap", CONFIG + "final_logit_softcapping", back=real),
-    Word("model.tie_word_embeddings", "train.tie_embeddings"),
-    Word("layout.micro_batch", "train.micro_batch_size", back=whole, absent=4),
-    Word("layout.global_batch", "train.global_batch_size", back=whole),
-    Word("data.seq_len", "train.max_seq_length", back=whole),
-    Word("seed", "seed", back=whole),
+    *words_for("litgpt, words"),
     Lacks("data.valid", "LitData's validation is a folder beside the training data: set split_names"),
 )
-MIXTURE = (
-    Word("model.moe.num_experts", CONFIG + "n_expert", back=whole),
-    Word("model.moe.top_k", CONFIG + "n_expert_per_token", back=whole),
-    Word("model.moe.moe_intermediate_size", CONFIG + "moe_intermediate_size", back=whole),
-)
+MIXTURE = words_for("litgpt, mixture")
 BLOCK = (
     Pick("model.mlp_type", (CONFIG + "mlp_class_name", CONFIG + "gelu_approximate"), {
         "swiglu": ("LLaMAMLP", "none"), "gelu": ("GptNeoxMLP", "none"), "gelu_tanh": ("GptNeoxMLP", "tanh"),
@@ -66,19 +47,10 @@ POSITIONS = {"pre": (True, False), "post": (False, True), "both": (True, True)} 
 PRECISIONS = {"bf16": "bf16-mixed", "auto": "bf16-mixed", "fp32": "32-true"}
 RATES = {"cosine": "cosine", "constant": "cosine"}
 ADJUSTED = CONFIG + "rope_adjustments."
-SCALING = (
-    Word("model.rope.scaling.factor", ADJUSTED + "factor"),
-    Word("model.rope.scaling.low_freq_factor", ADJUSTED + "low_freq_factor"),
-    Word("model.rope.scaling.high_freq_factor", ADJUSTED + "high_freq_factor"),
-    Word("model.rope.scaling.original_context", ADJUSTED + "original_max_seq_len"),
-)
+SCALING = words_for("litgpt, scaling")
 UNCLIPPED = 1e9  # its pretrain wants a number
 ADAMW, SGD, INIT = "torch.optim.AdamW", "torch.optim.SGD", "optimizer.init_args."
-ASIDE = keys_of("""
-    model_name out_dir logger_name tokenizer_dir train.log_interval train.max_time optimizer.init_args.fused
-    model_config.name model_config.padding_multiple data.init_args.seed data.init_args.num_workers resume
-    eval: max_new_tokens initial_validation final_validation evaluate_example interval max_iters
-""")
+ASIDE = keys_for("litgpt")
 
 
 def write(s: Settings) -> Emitted:
@@ -197,8 +169,12 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     named = not any(key.startswith(CONFIG) for key in t.values)
     t.read([word for word in WORDS if not (named and word.ours.startswith("model."))], run)
     if named:
-        t.assume(f"the model {t.values.get('model_name')} of litgpt's list isn't known here: set model=...")
-        run.pop("model", None)
+        name = t.values.get("model_name")
+        if known := preset_of(name):
+            run["model"] = known
+        else:
+            t.assume(f"the model {name} of litgpt's list isn't known here: set model=...")
+            run.pop("model", None)
         return
     model, moe = run["model"], t.values.get(CONFIG + "mlp_class_name") == "LLaMAMoE"
     if moe:  # of experts that are LLaMAMLPs

@@ -17,31 +17,25 @@ from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.deepspeed.write import write_zero
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, true, whole_of
+from scalewright.emit.foreign import ForeignKeys, RunKeys, true, whole_of
 from scalewright.emit.rules import put
 from scalewright.emit.scripts.facts import Facts, take_facts
 from scalewright.emit.scripts.model import as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings
+from scalewright.emit.tables import keys_for
 from scalewright.emit.transformers.arguments import BATCH, COMMON, FILLED, aside, flattened, read_arguments
 from scalewright.emit.transformers.schedule import check_decay, write_optimizer, write_schedule
 
 TITLE, VERSION = "LLaMA-Factory", "0.9.5"
 FILE, INPUTS = "llama_factory.yaml", "make_inputs.py"
 NO_MASKS = "rows that are tokenized already have no document numbers there"
-OWN = keys_of("""
-    stage template dataset_dir tokenized_path media_dir overwrite_cache preprocessing_num_workers max_samples plot_loss
-    flash_attn enable_liger_kernel use_unsloth trust_remote_code disable_shuffling buffer_size streaming val_size
-    eval_dataset eval_on_each_dataset cache_dir model_revision hf_hub_token use_fast_tokenizer resize_vocab
-    train_from_scratch mix_strategy ray_run_name ray_storage_path ray_num_workers resources_per_worker
-    placement_strategy tokenizer_name_or_path print_param_status adapter_name_or_path export_dir use_swanlab
-    swanlab_project swanlab_run_name interleave_probs tokenizer_name
-""")
+OWN = keys_for("llama-factory")
 
 
 def recognises(document: Any, text: str) -> bool:
     """A YAML with a model's path and LLaMA-Factory's own names."""
-    own = {"stage", "finetuning_type", "cutoff_len", "template", "dataset_dir"}
-    return isinstance(document, dict) and "model_name_or_path" in document and bool(own & document.keys())
+    marks = {"stage", "finetuning_type", "cutoff_len", "template", "dataset_dir"}
+    return isinstance(document, dict) and "model_name_or_path" in document and bool(marks & document.keys())
 
 
 def write(s: Settings) -> Emitted:
@@ -88,13 +82,13 @@ def _deepspeed(s: Settings) -> dict[str, object]:
     if s.layout.zero_stage == 0:
         s.take("layout.zero_stage")
         return {}
-    own = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
-    return {"deepspeed": {**FILLED, **own, **write_zero(s)}}
+    untested = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+    return {"deepspeed": {**FILLED, **untested, **write_zero(s)}}
 
 
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run; devices aren't in it."""
-    keys = flattened(document)
+    keys = {"finetuning_type": "lora", **flattened(document)}  # its default
     foreign = ForeignKeys(keys, aside(keys, OWN))
     run: RunKeys = {}
     read_arguments(foreign, run, where)

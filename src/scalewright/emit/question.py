@@ -35,14 +35,19 @@ def question(source: str, model: str | None = None, overrides: Sequence[str] = (
 
 def question_of(reading: Reading, where: str, overrides: Sequence[str] = ()) -> Question:
     """The question of what was read; raises UserError where it is no valid run, or the user's own module."""
+    if reading.other:
+        how = "price the training of all weights: the file without this, or `scalewright predict MODEL`"
+        raise UserError(f"it trains {reading.other}; priced here are all weights of a decoder", where, how)
     run = as_run(reading, where, overrides)
     layout = run.layout
     if layout.stage_layers is not None and len(set(layout.stage_layers)) == 1:
         keys = {**layout.stated(), "stage_layers": None}  # as that trainer cuts by itself
         run = run.model_copy(update={"layout": Layout.parse(keys)})
     trainer = None if reading.trainer == OURS else reading.trainer
-    asked = Question(run, trainer=trainer, assumed=reading.assumed, unread=reading.unread, guessed=reading.guessed,
-                     source=where, form=trainer)  # fmt: skip
+    asked = Question(
+        run, trainer=trainer, version=reading.version, assumed=reading.assumed, unread=reading.unread,
+        guessed=reading.guessed, source=where, form=trainer, options=reading.options,
+    )  # fmt: skip
     _ = asked.model  # a module of the user's own is refused here
     return asked
 
@@ -74,8 +79,10 @@ def as_text(reading: Reading, run: RunSpec) -> str:
     """The run file: keys that differ from defaults, and what wasn't understood as comments."""
     keys = {**run.written(), "layout": run.layout.written()}
     lines = [f"Read from a configuration of {reading.trainer}."]
+    lines += [f"It trains {reading.other}, which isn't in this run."] if reading.other else []
     lines += [f"assumed: {text}" for text in reading.assumed]
     lines += [f"not read: {item} ({item.why})" for item in reading.unread]
+    lines += [f"priced alone, by --options: {name}={value}" for name, value in reading.options.items()]
     paths = [source.path for source in run.data.train] if isinstance(run.data, DataSpec) else []
     if any(path == DATA or "$" in path for path in paths):
         lines.append("data.train: name your token shards here")

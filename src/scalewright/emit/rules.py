@@ -12,12 +12,15 @@ settings.write(RULES) -> their keys          foreign.read(RULES, run): puts ours
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import not_
 from typing import Any
 
-from scalewright.emit.foreign import ForeignKeys, RunKeys, real
+from scalewright.emit.foreign import ForeignKeys, RunKeys, number, real, whole
 from scalewright.emit.settings import NEUTRAL, Settings
+from scalewright.emit.tables import table
 
 Words = dict[str, object]
 
@@ -27,17 +30,20 @@ def same(value: Any) -> Any:
     return value
 
 
+BACK: Mapping[str, Callable[[Any], Any]] = {"whole": whole, "real": real, "not": not_}
+
+
 @dataclass(frozen=True)
-class Rule:
+class Rule(ABC):
     """A key of ours."""
 
     ours: str
 
+    @abstractmethod
     def write(self, s: Settings) -> Words:
         """Their keys; what they can't express is reported."""
-        raise NotImplementedError
 
-    def read(self, t: ForeignKeys, run: RunKeys) -> None:
+    def read(self, t: ForeignKeys, run: RunKeys) -> None:  # noqa: B027 - some rules only write
         """Puts our key into the run; nothing where their file has none for it."""
 
 
@@ -63,6 +69,18 @@ class Word(Rule):
         value = t.take(self.foreign, self.absent)
         if value is not None:
             put(run, self.ours, self.back(value))
+
+
+def words_for(trainer: str) -> tuple[Word, ...]:
+    """The words of a trainer in words.yaml."""
+    return tuple(_word(ours, *text.split()) for ours, text in table("words.yaml")[trainer].items())
+
+
+def _word(ours: str, foreign: str, *more: str) -> Word:
+    back = next((BACK[name] for name in more if name in BACK), same)
+    absent = next((number(name[1:]) for name in more if name.startswith("=")), None)
+    to = int if "as-int" in more else not_ if "not" in more else same
+    return Word(ours, foreign, to, back, "rarely" not in more, absent)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from math import ceil
 from typing import Any, Protocol, TypeVar
 
 from scalewright.emit.emitted import Changed, Dropped, Emitted
-from scalewright.emit.foreign import keys_of
+from scalewright.emit.tables import keys_of
 from scalewright.spec.common.formatting import below, flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout

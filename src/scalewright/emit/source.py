@@ -25,7 +25,11 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     """The settings of a run file or a plan, with `key=value` overrides; raises UserError."""
     data = read_yaml(path)
     if not isinstance(data, dict):
-        raise UserError("it holds no keys and values", str(path), "give a run file, or what `plan --json` printed")
+        how = "give a run file, what `plan --json` printed, or what `scalewright read FILE --out run.yaml` makes of it"
+        raise UserError("it holds no keys and values", str(path), how)
+    if "step_time_s" in data and "layout" in data:
+        how = "give what `plan --json` printed: it has the whole run; --near and --fix hold a layout"
+        raise UserError("it is the answer of `predict`, which has no run", str(path), how)
     assumed: list[str] = []
     if "best" in data and "evaluated" in data:
         data, assumed = _of_plan(data, str(path))
@@ -48,8 +52,8 @@ def in_own_file(path: str | Path, trainer: str, emitted: Emitted) -> Emitted:
         return emitted
     model = plan["run"]["model"]
     try:
-        own = question(asked["source"], model if isinstance(model, str) else None)
-        rewritten = rewrite(own, Layout.parse(_layout(plan)))
+        source = question(asked["source"], model if isinstance(model, str) else None)
+        rewritten = rewrite(source, Layout.parse(_layout(plan)))
     except UserError as error:
         return _anew(emitted, asked["source"], str(error))
     if rewritten.why is not None:

@@ -6,15 +6,25 @@ module            write(settings) -> Emitted
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import yaml
 
 from scalewright.emit.emitted import Reading
+from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.untrusted import read_bytes
 from scalewright.spec.errors import UserError, reason
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
 
 LIMIT = 20 << 20  # bytes of a configuration
 
@@ -77,3 +87,18 @@ def checked(trainer: str, read: Callable[[], Reading], where: str) -> Reading:
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         how = "check the file with the trainer itself"
         raise UserError(f"a value isn't one that {TRAINERS[trainer].title} takes: {error}"[:300], where, how) from None
+
+
+def parse(text: str, suffix: str, where: str) -> Any:
+    """Parsed YAML, JSON or TOML; None for other texts."""
+    if suffix in (".yaml", ".yml"):
+        return parse_yaml(text, where, yaml.SafeLoader)
+    try:
+        if suffix == ".json":
+            return json.loads(text)
+        if suffix == ".toml":
+            return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        what = f"it is no {suffix[1:].upper()}: {str(error).splitlines()[0]}"
+        raise UserError(what, where, "give the file as the trainer takes it") from None
+    return None

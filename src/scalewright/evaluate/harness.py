@@ -114,8 +114,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """log p of whole texts, each token given at most `max_length` before it; of what begins one, none."""
-        windows: list[Request] = []
-        owners: list[int] = []
+        windows, owners = list[Request](), list[int]()
         for number, request in enumerate(requests):
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
             parts = get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, context_len=1)
@@ -187,12 +186,17 @@ def evaluate_tasks(
             advice = f"did you mean {' or '.join(near)}?" if near else "`lm_eval ls tasks` lists them"
             raise UserError(f"no task '{task}'", "--tasks", f"{advice}; --task-path DIR adds your own")
     model, settings = HarnessModel(subject, batch_size), {"log_samples": False, "bootstrap_iters": 100}
-    evaluation = lm_eval.simple_evaluate(model=model, tasks=list(tasks), limit=limit, task_manager=manager, **settings)
+    try:
+        evaluation = lm_eval.simple_evaluate(
+            model=model, tasks=list(tasks), limit=limit, task_manager=manager, **settings
+        )
+    except OSError as error:  # a data set or a metric of the Hub, such as HumanEval's code_eval
+        raise UserError(str(error), f"--tasks {','.join(tasks)}", "have its files in HF_HOME's cache first") from error
     assert evaluation is not None
     results = {
         task: {key.removesuffix(",none"): value for key, value in scores.items() if key not in NOT_SCORES}
         for task, scores in evaluation["results"].items()
     }
+    about = {"versions": dict(evaluation["versions"]), "lm_eval": lm_eval.__version__}
     samples = {task: counts["effective"] for task, counts in evaluation["n-samples"].items()}
-    versions = {"versions": dict(evaluation["versions"]), "lm_eval": lm_eval.__version__}
-    return {"results": results, "samples": samples, **versions}
+    return {"results": results, "samples": samples} | about

@@ -24,7 +24,8 @@ from typing import Any
 
 from scalewright.launch.stop import STOP_SIGNALS, heard_signals, keep_exit_code
 from scalewright.spec.common.formatting import printable
-from scalewright.spec.errors import Stopped
+from scalewright.spec.common.ports import port_is_taken
+from scalewright.spec.errors import Stopped, UserError
 
 INTERRUPTED = 128 + signal.SIGINT  # the shells' code
 MONITOR = "_monitor_workers"  # of torchrun's agent: a look at its ranks, ten times a second
@@ -69,6 +70,11 @@ def main(arguments: Sequence[str]) -> int:
             return saved
         print(printable(error), file=sys.stderr, flush=True)
         return first_code(codes)
+    except RuntimeError as error:
+        if (taken := port_is_taken(error)) is None:
+            raise
+        print(f"error: {printable(taken)}", file=sys.stderr, flush=True)
+        return UserError.exit_code
     return 0
 
 
@@ -106,9 +112,9 @@ def were_saved(codes: Iterable[int], *, asked: bool) -> bool:
 def first_code(codes: Iterable[int]) -> int:
     """The code to leave with after a failure: a rank's own, or 128 + the signal that killed it."""
     codes = sorted(codes)
-    own = [code for code in codes if code > 0 and code != Stopped.exit_code]
+    exited = [code for code in codes if code > 0 and code != Stopped.exit_code]
     killed = [128 - code for code in codes if code < 0 and code not in ENDED_BY_US]
-    return [*own, *killed, 1][0]
+    return [*exited, *killed, 1][0]
 
 
 def _end_ranks(told: set[int], *, at_once: bool) -> None:

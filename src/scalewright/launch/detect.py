@@ -193,12 +193,12 @@ def _in_each_task(name: str, outer: Source) -> str:
 
 
 def _on_each_node(inner: Source, outer: Source) -> str:
-    own = f"where each task is to be a run of its own, unset {outer.starter.rank[0]}"
+    apart = f"where each task is to be a run of its own, unset {outer.starter.rank[0]}"
     if inner.agents is None:
         cause = f"usually {inner.starter.name} was started on each node without the hosts of the others"
-        return f"{cause}: start it on one of them; {own}"
+        return f"{cause}: start it on one of them; {apart}"
     left_out = f"--nnodes={outer.world} was left out ({inner.starter.name} has {inner.agents})"
-    return f"usually {left_out}; {own}"
+    return f"usually {left_out}; {apart}"
 
 
 def check_numbers(source: Source) -> None:

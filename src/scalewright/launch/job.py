@@ -1,6 +1,6 @@
 """A job: one run, its processes over nodes, and the site's settings; every target writes from it.
 
-run.yaml + --nodes + --profile ──► Job ──► launch/targets/slurm.py, kubernetes.py, ...  ──► Written
+run.yaml + --nodes + --profile ──► Job ──► launch/targets/slurm.py, kubernetes/, ...  ──► Written
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scalewright.spec.base import read_yaml
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.common.shell import operand
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.run import RunSpec
 
-MOST_PER_NODE = 8  # ranks, where neither the site nor --nodes says
+MOST_PER_NODE = 8  # ranks, where neither the site nor --nodes nor the cluster says
 OF_RANKS = ("time_limit", "save_before_s", "preflight")  # keys of the site that ranks read, too
 
 
@@ -69,18 +71,24 @@ def make_job(
     without them, `target` local is one machine.
     """
     given = read_profile(profile)
-    own = run.launch.model_fields_set
+    of_run = run.launch.model_fields_set
     if target == "local" and not run.launch.nodes:
         nodes = nodes or 1
-    keys = {**given, **{key: value for key, value in run.launch.dump().items() if key in own and value}}
+    keys = {**given, **{key: value for key, value in run.launch.dump().items() if key in of_run and value}}
     site = LaunchSpec.parse({**keys, **({"nodes": nodes} if nodes else {})}, where="launch")
     if run.device == "mps":
         raise UserError("MPS is one device", "device", "run it here: scalewright train")
     for text in (run_file, *overrides, run.folder.as_posix()):
         if re.search(r"[\0\ud800-\udfff]", text):
             raise UserError(f"{text[:80]!r} has bytes that aren't UTF-8, or a NUL", "launch", "rename it")
-    count, per_node = _split(run.layout.devices, site)
-    told = [f"launch.{key}={getattr(site, key)}" for key in OF_RANKS if key in given and key not in own]
+    cluster = load_cluster(run.cluster) if run.cluster != "local" and run.device != "cpu" else None
+    have = cluster.devices_per_node if cluster else None
+    count, per_node = _split(run.layout.devices, site, have)
+    if cluster and have and per_node > have and not site.per_node:
+        need = -(-run.layout.devices // have)
+        what = f"{counted(per_node, 'ranks')} a node: a node of cluster '{cluster.name}' has {counted(have, 'devices')}"
+        raise UserError(what, "launch.nodes, launch.hosts", f"name {need}, or set launch.per_node where yours differ")
+    told = [f"launch.{key}={getattr(site, key)}" for key in OF_RANKS if key in given and key not in of_run]
     device = "cpu" if run.device == "cpu" else "cuda"
     overrides, folder = (*overrides, *told), run.folder.as_posix()
     return LaunchJob(run.name, count, per_node, site, operand(run_file), overrides, device, folder)
@@ -96,16 +104,17 @@ def read_profile(path: Path | None) -> dict[str, object]:
     return dict(keys)
 
 
-def _split(devices: int, site: LaunchSpec) -> tuple[int, int]:
-    """Nodes, and ranks of each; raises UserError where they don't make `devices`."""
+def _split(devices: int, site: LaunchSpec, most: int | None) -> tuple[int, int]:
+    """Nodes, and ranks of each: by `most` where nothing else says; raises UserError where they don't make `devices`."""
     nodes = site.nodes or (len(site.hosts) or None)
     per_node = site.per_node
     if nodes is None:
-        per_node = per_node or min(devices, MOST_PER_NODE)
+        per_node = per_node or min(devices, most or MOST_PER_NODE)
         nodes = -(-devices // per_node)
     per_node = per_node or -(-devices // nodes)
     if nodes * per_node == devices:
         return nodes, per_node
-    what = f"{nodes} nodes of {per_node} ranks aren't the {devices} of layout.devices"
+    sizes = counted(nodes, f"nodes of {counted(per_node, 'ranks')} aren't")
+    what = f"{sizes} the {devices} of layout.devices"
     how = f"set layout.devices={nodes * per_node}, or launch.nodes and launch.per_node to what makes {devices}"
     raise UserError(what, "launch", how)

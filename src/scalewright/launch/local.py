@@ -8,12 +8,12 @@
 On one of several nodes the workers are ranks of the bigger world, which meet over TCP.
 
 Workers come from a fork server that has imported torch already (Linux; 0.1 s each), or are spawned. The target is a
-top-level function `target(context, *arguments)`; its result must be picklable. Whether the kernel ended one for lack
-of memory is known by its counters before and after (Linux): oom_kill of /proc/vmstat and of the cgroup's memory.events.
+top-level function `target(context, *arguments)`; its result must be picklable.
 """
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import math
 import multiprocessing
@@ -32,6 +32,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from scalewright.launch.deaths import ADVICE, Died, aborted, blame, follows, oom_kills
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import use_loopback
 from scalewright.launch.stop import EARLY, STOP_SIGNALS, stop_signals
@@ -40,20 +41,8 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 
 GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
 CAUSE_SECONDS = 5.0  # between a broken connection and the error of its other end
-BROKEN = ("onnection closed by peer", "onnection reset by peer", "roken pipe")  # Gloo's words for it
-
-
 WORKER = "scalewright-rank"  # how the processes are named
 ROW, BEGUN = "row", "begun"  # the kinds of a worker's messages before its answer
-
-
-class _Died(RunError):
-    """A worker that left without an answer; `code` as multiprocessing has it, -9 for SIGKILL."""
-
-    def __init__(self, text: str, code: int | None, begun: bool) -> None:
-        super().__init__(text)
-        self.number = -min(0, code or 0)  # of the signal that killed it, or 0
-        self.importing = code == 1 and not begun  # Python's own code where a Ctrl-C ends it in its imports
 
 
 @dataclass
@@ -128,7 +117,7 @@ def run_local(
             if on_start:
                 on_start([worker.process.pid or 0 for worker in workers])
             return _watch(workers, on_row)
-        except _Died as error:
+        except Died as error:
             # A worker that had no handler yet, or hadn't imported what it runs.
             if error.number in STOP_SIGNALS or (signal.SIGINT in signals and error.importing):
                 raise Stopped(EARLY) from None
@@ -164,6 +153,16 @@ def prepare_workers(preload: Sequence[str]) -> None:
             forkserver.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if server := forkserver._forkserver._forkserver_pid:  # type: ignore[attr-defined]
+            atexit.unregister(_end_server)
+            atexit.register(_end_server, server)
+
+
+def _end_server(server: int) -> None:
+    """One that still imports when its caller ends, by a mistake in a run's data, would hold the caller's pipes open."""
+    with suppress(OSError):
+        if os.waitpid(server, os.WNOHANG) == (0, 0):
+            os.kill(server, signal.SIGKILL)
 
 
 def cores() -> int:
@@ -279,10 +278,10 @@ def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, object]], bo
             if worker.answer[0] != "ok":
                 failures.append((rank, worker.answer))
                 # Others' errors follow from the first. A broken connection is one: the cause is to come.
-                patience = CAUSE_SECONDS if all(_follows(f) or _aborted(f) for f in failures) else 1.0
+                patience = CAUSE_SECONDS if all(follows(f) or aborted(f) for f in failures) else 1.0
                 deadline = min(deadline or math.inf, time.monotonic() + patience)
     if failures:
-        raise _blame(failures)
+        raise blame(failures)
     return workers[0].answer[1] if workers[0].answer else None
 
 
@@ -315,46 +314,6 @@ def _death(worker: _Worker) -> tuple[str, Any]:
     return "died", (worker.process.exitcode, worker.begun)
 
 
-def _cause_of_death(code: int | None) -> str:
-    if code is not None and code < 0:
-        try:
-            return f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was killed by signal {-code}"
-    return f"left with exit code {code}"
-
-
-def _blame(failures: list[tuple[int, tuple[str, Any]]]) -> Exception:
-    """The one error to show: a worker's own failure explains its peers' broken connections."""
-    order = {"died": 0, "raise": 1, "crash": 2}
-    reported = [f for f in failures if f[1][0] == "raise" and not isinstance(f[1][1], Stopped)]
-    first = min(failures, key=lambda f: (order[f[1][0]], _follows(f)))
-    rank, (kind, detail) = reported[0] if reported else first
-    if kind == "raise":
-        return detail if isinstance(detail, Exception) else RunError(str(detail))
-    if kind == "died":
-        cause = f"worker {rank} {_cause_of_death(detail[0])}"
-        return _Died(f"{cause}; the others were stopped (the last checkpoint is kept)", *detail)
-    short, full = detail
-    error = RunError(f"worker {rank} failed: {short}")
-    error.__notes__ = [full]
-    return error
-
-
-def _aborted(failure: tuple[int, tuple[str, Any]]) -> bool:
-    """Whether a worker was ended by native code, as Gloo does for a message of another size than expected.
-
-    The others then find out whose message differed (`train/hangs`).
-    """
-    return failure[1][0] == "died" and failure[1][1][0] == -signal.SIGABRT
-
-
-def _follows(failure: tuple[int, tuple[str, Any]]) -> bool:
-    """Whether a worker failed because another one had left."""
-    kind, detail = failure[1]
-    return kind == "crash" and any(text in detail[0] for text in BROKEN)
-
-
 def _end(workers: list[_Worker]) -> None:
     """Closes the pipes, so that the remaining workers leave; kills those that don't."""
     for worker in workers:
@@ -373,32 +332,3 @@ def _ask_to_stop(workers: list[_Worker], number: int = signal.SIGTERM) -> None:
         if worker.process.is_alive() and worker.process.pid:
             with suppress(ProcessLookupError):
                 os.kill(worker.process.pid, number)
-
-
-ADVICE = "use fewer processes, layout.micro_batch=1, layout.recompute=full or a shorter data.seq_len"
-
-
-def oom_kills(root: Path = Path("/")) -> int | None:
-    """Processes that the kernel has ended for lack of memory since it started; None without a counter."""
-    counts = [_count(root / "proc/vmstat"), *(_count(path) for path in _events(root))]
-    readable = [count for count in counts if count is not None]
-    return max(readable) if readable else None
-
-
-def _events(root: Path) -> list[Path]:
-    """The event counters of this process's own cgroup (version 2)."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    groups = [line.removeprefix("0::") for line in lines if line.startswith("0::")]
-    return [root / "sys/fs/cgroup" / group.lstrip("/") / "memory.events" for group in groups]
-
-
-def _count(path: Path) -> int | None:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
-        return None
-    kills = [line.split()[1] for line in text.splitlines() if line.startswith("oom_kill ")]
-    return int(kills[0]) if kills else None

@@ -46,11 +46,7 @@ def examine(folder: Path = Path("."), environ: Mapping[str, str] | None = None, 
     checks = _checks(torch, versions, gpus, _existing(folder), environ or {}, lambda: others_busy(quiet))
     if measure:
         device = speed.main_device(torch)
-        checks += [
-            (speed.GROUP, "matmul", lambda: speed.matmul(torch, device)),
-            (speed.GROUP, "bf16", lambda: speed.bf16(device)),
-            (speed.GROUP, "copy", lambda: speed.copies(device)),
-        ]
+        checks.append((speed.GROUP, "rates", lambda: speed.rates(torch, device, read_processor())))
     for check in checks:
         findings += guarded(*check)
     return Report(tuple(findings), versions, time.perf_counter() - start)
@@ -129,12 +125,13 @@ def render(report: Report, width: int = 100, colour: bool = False) -> str:
 
 def _verdict(report: Report) -> Text:
     problems, warnings = report.counts["problem"], report.counts["warn"]
-    checks = len(report.findings) if report.looks is None else report.looks
-    took = f" ({checks} checks in {report.seconds:.1f} s)"
+    took = f" ({report.checks} checks in {report.seconds:.1f} s)"
     if problems:
         lines = f"{counted(problems, 'problems')} to fix before a run"
     elif warnings:
-        lines = f"ready; {counted(warnings, 'things')} could be better"
+        lines = f"{'' if report.unasked else 'ready; '}{counted(warnings, 'things')} could be better"
     else:
-        lines = "ready: nothing to fix"
+        lines = "nothing to fix" if report.unasked else "ready: nothing to fix"
+    if report.unasked:
+        lines += f" among the {counted(report.checks, 'rules')} that could be asked here; {report.unasked}"
     return Text(lines, style=MARKS[report.worst][1]).append(took, style="dim")

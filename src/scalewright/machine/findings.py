@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from scalewright.spec.common.formatting import gib as in_gib
 from scalewright.spec.errors import SEVERITIES, Finding, Severity, worst
 
 KEYS = {  # of --json -> of a finding
@@ -20,10 +21,16 @@ class Report:
     versions: dict[str, str | None]
     seconds: float
     looks: int | None = None  # null: a finding each
+    unasked: str = ""  # what matters and couldn't be looked at here, with what to do
 
     @property
     def worst(self) -> Severity:
         return worst(self.findings)
+
+    @property
+    def checks(self) -> int:
+        """The number of looks."""
+        return len(self.findings) if self.looks is None else self.looks
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -38,9 +45,11 @@ class Report:
         return {name: sum(finding.severity == name for finding in self.findings) for name in SEVERITIES}
 
     def dump(self) -> dict[str, object]:
-        """Plain data: `{worst, counts, versions, findings, seconds}`."""
+        """Plain data: `{worst, ready, unasked, counts, versions, findings, seconds}`."""
         return {
             "worst": self.worst,
+            "ready": self.worst != "problem" and not self.unasked,
+            "unasked": self.unasked,
             "counts": self.counts,
             "versions": dict(self.versions),
             "findings": [{key: getattr(finding, name) for key, name in KEYS.items()} for finding in self.findings],
@@ -60,4 +69,4 @@ def guarded(group: str, name: str, check: Callable[[], Finding | Iterable[Findin
 
 def gib(count: float) -> str:
     """Bytes as GiB, for people."""
-    return f"{count / 2**30:.1f} GiB"
+    return in_gib(count / 2**30)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from scalewright.machine.processor import Processor
 from scalewright.spec.common.formatting import counted
 
+TIMED = 0.25  # of the cores: where others keep more of them busy, timings aren't this machine's
 LEAST_S = 0.3  # cores are accounted in ticks of 10 ms: a shorter time is too coarse to use
 SLACK = 0.5  # cores that may be missing before it is worth a word
 
@@ -57,17 +58,33 @@ def others_busy(before: CpuMark, now: CpuMark | None = None, alike: int = 1) -> 
     return max(0.0, (now.all_s - before.all_s - run_s) / seconds)
 
 
+def loaded(processor: Processor, others: float | None) -> str:
+    """Words for others' work that moves timings; "" where there is too little of it, or where that isn't known. Time
+    that a hypervisor took for others is in it."""
+    cores = processor.logical_cores
+    return f"others keep {others:.1f} of {cores} cores busy" if others and others > TIMED * cores else ""
+
+
+def idle_cores(processor: Processor, others: float | None) -> float:
+    """Of those that this process may use."""
+    return min(float(processor.usable_cores), processor.logical_cores - (others or 0.0))
+
+
+def fair_threads(processor: Processor, workers: int, others: float | None) -> int:
+    """Threads of each worker that fit beside each other, and beside others' work: the rule of doctor and train."""
+    return max(1, int(max(idle_cores(processor, others), 0.0) + SLACK) // workers)
+
+
 def too_many_threads(processor: Processor, threads: int, workers: int, others: float | None) -> str | None:
     """One line if `workers` processes of `threads` threads need more cores than are idle; else None."""
-    usable = processor.usable_cores
-    idle = min(float(usable), processor.logical_cores - (others or 0.0))
+    usable, idle = processor.usable_cores, idle_cores(processor, others)
     if threads * workers <= max(idle, 1.0 if threads * workers == 1 else 0.0) + SLACK:
         return None
     count = counted(threads, "threads")
     demand = f"{workers} workers of {count}" if workers > 1 else count
     cores = counted(usable, "cores")
     load = f", of which other work keeps {usable - max(idle, 0.0):.1f} busy" if idle < usable - 0.2 else ""
-    fair = max(1, int(max(idle, 0.0) + SLACK) // workers)
+    fair = fair_threads(processor, workers, others)
     advice = [f"set OMP_NUM_THREADS={fair}"] if fair < threads else []
     if load:
         advice.append("stop the other work")

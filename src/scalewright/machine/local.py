@@ -16,6 +16,7 @@ from typing import Any
 from scalewright.machine.probe import copy_rate, load_torch, matmul_rate, synchronize, time_runs
 from scalewright.machine.processor import read_processor
 from scalewright.machine.timings import cpu_timings
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware import cluster as named
 from scalewright.spec.hardware.cluster import ClusterSpec
@@ -72,7 +73,7 @@ def _timed_rates(timings: Timings) -> dict[str, object]:
     peaks = {name: _best_rate(timings, "linear", name) for name in timings.precisions}
     if (add := next((curve for curve in timings.curves if curve.what == "add"), None)) is None:
         raise UserError("these timings lack sums of numbers (add)", "local", "probe this machine again")
-    where = f"each of {timings.processes} processes of {timings.threads} threads at once"
+    where = f"each of {counted(timings.processes, 'processes')} of {counted(timings.threads, 'threads')} at once"
     sources = [f"measured: fastest product and largest sum, {where}; {timings.how} {timings.when}".strip()]
     rate = 12.0 * add.sizes[-1] / add.seconds[-1]  # a sum in place reads two numbers of 4 bytes and writes one
     peaks = {name: peak for name, peak in peaks.items() if peak}
@@ -114,7 +115,7 @@ def _cpu_device(devices: int, rates: dict[str, object]) -> DeviceSpec:
         "vendor": next((name for name in CPU_VENDORS if name.lower() in model.lower()), "unknown"),
         "memory_bytes": processor.usable_memory_bytes / devices,
         "multiprocessors": max(1, usable // devices),
-        "notes": [f"{usable} of {processor.logical_cores} cores usable", f"instruction sets: {flags}"],
+        "notes": [f"{usable} of {counted(processor.logical_cores, 'cores')} usable", f"instruction sets: {flags}"],
     }
     return DeviceSpec.parse(keys | rates, "local")
 

@@ -63,6 +63,13 @@ class Bf16Speed:
     how: str
     rounds: int = 1
     agreement: float = 1.0  # share of the rounds in which bf16 took less time than fp32
+    fp32_per_s: float = 0.0  # FLOP/s of the three together, the median of the rounds
+    spread: float = 1.0  # their upper quartile of fp32's time over the lower one
+
+    @property
+    def bf16_per_s(self) -> float:
+        """FLOP/s in bf16. By the ratio of each round's two times: a busy moment that met one alone isn't in it."""
+        return self.fp32_per_s * self.overall
 
     @property
     def fast(self) -> bool:
@@ -226,7 +233,7 @@ def compare_bf16(device: str = "cpu", seconds: float = 0.4) -> Bf16Speed | None:
     except (RuntimeError, NotImplementedError):  # no bf16 products at all
         return None
     how = f"torch {torch.__version__} on {device}: {tokens} tokens, {inner} -> {outer}, medians of {len(times)} rounds"
-    return _speed(device, times, how)
+    return _speed(device, times, how, 3 * 2.0 * tokens * inner * outer)
 
 
 Times = list[tuple[float, float]]  # (fp32, bf16) seconds of each product
@@ -257,12 +264,15 @@ def _rounds(
     return rounds
 
 
-def _speed(device: str, rounds: list[Times], how: str) -> Bf16Speed:
-    """The medians over rounds of each product's ratio, and of the ratio of whole rounds."""
+def _speed(device: str, rounds: list[Times], how: str, flops: float = 0.0) -> Bf16Speed:
+    """The medians over rounds of each product's ratio, and of the ratio of whole rounds, each of so many FLOPs."""
     tiny = 1e-9  # a clock may stand still
     forward, to_input, to_weight = [
         statistics.median(fp32 / max(bf16, tiny) for fp32, bf16 in product) for product in zip(*rounds, strict=True)
     ]
     whole = [sum(fp32 for fp32, _ in times) / max(sum(bf16 for _, bf16 in times), tiny) for times in rounds]
     ahead = sum(ratio > 1 for ratio in whole) / len(whole)
-    return Bf16Speed(device, forward, to_input, to_weight, statistics.median(whole), how, len(rounds), ahead)
+    plain = [max(sum(fp32 for fp32, _ in times), tiny) for times in rounds]
+    low, usual, high = statistics.quantiles(plain, n=4) if len(plain) > 1 else plain * 3
+    ratios = forward, to_input, to_weight, statistics.median(whole)
+    return Bf16Speed(device, *ratios, how, len(rounds), ahead, flops / usual, high / max(low, tiny))

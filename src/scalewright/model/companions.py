@@ -83,11 +83,11 @@ def _positions(spec: ModelSpec, training: Training) -> int:
 
 def _copy(folder: Path, training: Training) -> None:
     """The run's tokenizer files, and what else the origin has: its tokenizer's only if it is the same one."""
-    own, origin = training.tokenizer, training.origin
-    if own is not None:
+    of_run, origin = training.tokenizer, training.origin
+    if of_run is not None:
         for name in ("tokenizer.json", *COMPANIONS, GENERATION):
-            if inside(own, name).is_file() and not (folder / name).exists():
-                shutil.copyfile(own / name, folder / name)
+            if inside(of_run, name).is_file() and not (folder / name).exists():
+                shutil.copyfile(of_run / name, folder / name)
     if origin is None:
         return
     words, theirs = folder / "tokenizer.json", inside(origin, "tokenizer.json")

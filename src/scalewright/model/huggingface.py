@@ -64,7 +64,7 @@ class HuggingFaceFolder:
         }
         self._home = {key: name for name, file in self._files.items() for key in file.keys()}  # noqa: SIM118
         self._locations = table or locations(spec)
-        self._packed: set[str] = set()  # keys of which the folder has blocks and scales (mxfp4.py)
+        self._packed: set[str] = set()  # keys of which the folder has MXFP4's blocks and scales
         self._keys = {
             part.name: self._find(name, part) for name, location in self._locations.items() for part in location.parts
         }

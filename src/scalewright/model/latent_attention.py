@@ -94,8 +94,7 @@ class LatentAttention(nn.Module):
     def _absorbed(self, q: Tensor, c: Tensor, r: Tensor, context: Context) -> Tensor:
         """The same from the latents of all tokens so far, [B, 1, S, L] and [B, 1, S, R]; [B, H, T, V]."""
         sizes = [self.mla.qk_nope_head_dim, self.mla.v_head_dim]
-        by_head = torch.unflatten(self.kv_up.weight, 0, (-1, sum(sizes)))
-        to_key, to_value = torch.split(by_head, sizes, dim=1)
+        to_key, to_value = torch.split(torch.unflatten(self.kv_up.weight, 0, (-1, sum(sizes))), sizes, dim=1)
         plain, turned = torch.split(q, [sizes[0], self.mla.qk_rope_head_dim], dim=-1)
         by_latent = torch.einsum("bthn,hnl->bhtl", plain, to_key)
         queries = torch.cat([by_latent, turned.transpose(1, 2)], dim=-1)

@@ -98,8 +98,7 @@ class CrossEntropy:
         sizes = LossSizes(targets.numel(), columns, size, hidden.element_size())
         if not (sizes.head_in_chunks if keep else sizes.several):
             return self(F.linear(hidden, weight, bias), targets, softcap)
-        loss = partial(self.chunk, softcap=softcap)
-        return head_in_chunks(hidden, weight, bias, targets, loss, keep=keep)
+        return head_in_chunks(hidden, weight, bias, targets, partial(self.chunk, softcap=softcap), keep=keep)
 
     def chunk(self, logits: Tensor, targets: Tensor, keep: bool, softcap: float | None = None) -> Chunk:
         """A chunk of logits [n, V] and targets [n]; `keep`: whether the gradient is wanted.

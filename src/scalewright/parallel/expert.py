@@ -123,8 +123,7 @@ def _experts_of_all(
         done = inner(arrived[by_expert], trip.counts)
         return trip.back(done[inverse(by_expert)], down.bias)
 
-    back = compute() if overlap is None else overlap.around(compute)
-    return back.arrived()
+    return (compute() if overlap is None else overlap.around(compute)).arrived()
 
 
 class AllToAll:

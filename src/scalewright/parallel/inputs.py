@@ -130,8 +130,7 @@ def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: 
 
 def packing_of(documents: NDArray[Any], device: torch.device) -> Packing:
     """What a GPU's kernels need of documents [B, T] on the host."""
-    index = torch.arange(documents.shape[1])
-    first = first_keys(index, torch.from_numpy(np.ascontiguousarray(documents)))
+    first = first_keys(torch.arange(documents.shape[1]), torch.from_numpy(np.ascontiguousarray(documents)))
     bounds, longest = bounds_of(first.numpy())
     return Packing(documents, Segments(_move(bounds, device), longest))
 

@@ -126,12 +126,12 @@ def _one_by_one(
 ) -> dist.ProcessGroup | None:
     """This rank's group of an axis. Every rank calls for all, so that all count the same names: Gloo's cost nothing."""
     backend = None if only_own or made.backend == backend_for(device) else made.backend
-    own: dist.ProcessGroup | None = None
+    mine: dist.ProcessGroup | None = None
     for ranks in made.ranks:
         if rank in ranks or not only_own:
             group = dist.new_group(list(ranks), timeout, backend, group_desc=made.axis)
-            own = group if rank in ranks else own
-    return own
+            mine = group if rank in ranks else mine
+    return mine
 
 
 def join_world(

@@ -150,5 +150,4 @@ class _Scattered:
 
     def total(self) -> Tensor:
         """The gradient of this rank's own."""
-        shares = torch.stack([self.shares[rank] for rank in range(self.group.size)])
-        return scattered(shares, 0, self.group)[0]
+        return scattered(torch.stack([self.shares[rank] for rank in range(self.group.size)]), 0, self.group)[0]

@@ -137,7 +137,8 @@ def _prefetch_backward(stage: nn.Module, blocks: list[nn.Module]) -> None:
         _fsdp(module).set_modules_to_backward_prefetch([_fsdp(target)])
     # The root's backward follows those of prediction modules, which run after its forward.
     predictions = len(stage.mtp) if isinstance(stage, Decoder) else 0
-    _fsdp(stage).set_modules_to_backward_prefetch([_fsdp(blocks[len(blocks) - predictions - 1])])
+    above = blocks[: len(blocks) - predictions] or [stage]  # none: the embedding or the head alone
+    _fsdp(stage).set_modules_to_backward_prefetch([_fsdp(above[-1])])
 
 
 def _expert_units(block: nn.Module) -> list[nn.Module]:

@@ -49,7 +49,7 @@ class Stages(nn.Module):
         packing: Packing | None = None, ahead: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Raises; the signature is that of each stage."""
-        raise NotImplementedError("a pipeline runs its stages one by one")
+        raise RuntimeError("a pipeline runs its stages one by one")
 
 
 def stages_of(model: nn.Module) -> dict[int, nn.Module]:

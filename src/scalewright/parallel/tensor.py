@@ -174,8 +174,7 @@ def _route_part(moe: MoE, group: AxisGroup) -> None:
     routed = moe.routed
 
     def run(x: Tensor) -> Tensor:
-        part = local_part(copy_to(x, group), SEQUENCE, group)
-        return gather_slice(routed(part), SEQUENCE, group)
+        return gather_slice(routed(local_part(copy_to(x, group), SEQUENCE, group)), SEQUENCE, group)
 
     moe.routed = run  # type: ignore[method-assign]
 

@@ -32,6 +32,7 @@ from scalewright.parity.diloco_control import run_controls
 from scalewright.parity.result import Deviation, Flip, Parity, step_deviations
 from scalewright.parity.setup import Setup, set_up
 from scalewright.spec.common.files import scratch_folder
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -133,12 +134,12 @@ def _train_both(setup: Setup, steps: int, runs: Runs, tell: Tell, *, given: bool
 
     def control() -> Left:
         where = "on one device" if setup.control.diloco is None else "of islands in turn, in one process"
-        tell(f"training the control: {steps} steps {where}, twice")
+        tell(f"training the control: {counted(steps, 'steps')} {where}, twice")
         return runs(setup.control)
 
     first = control() if given else None
     ranks = setup.layout.layout.devices
-    tell(f"training the layout: {steps} steps on {ranks} rank{'s' if ranks > 1 else ''}, twice")
+    tell(f"training the layout: {counted(steps, 'steps')} on {counted(ranks, 'ranks')}, twice")
     return runs.train(setup.layout, first), first or control()
 
 

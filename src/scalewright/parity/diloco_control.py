@@ -37,7 +37,7 @@ from scalewright.train.batches import DataPosition, in_vocabulary, sample_ids
 from scalewright.train.columns import AUX, LOSS, NORM, TOKENS
 from scalewright.train.engine import Stepper, build_own
 from scalewright.train.guard.decide import Guard
-from scalewright.train.horizon import find_horizon
+from scalewright.train.learning_rate import find_horizon
 from scalewright.train.loss import build_loss
 from scalewright.train.network import first_weights, load_python
 from scalewright.train.optimizer import base_rate, set_rate
@@ -105,14 +105,14 @@ def _islands(run: RunSpec, device: torch.device) -> list[_Island]:
     """Networks, each with its optimizer and guard, alike in the beginning."""
     count = run.layout.dp_replicate
     alone = run.layout.replace(devices=1, dp_replicate=1, zero_stage=0, global_batch=run.layout.global_batch // count)
-    one = run.model_copy(update={"layout": alone, "diloco": None})
+    island = run.model_copy(update={"layout": alone, "diloco": None})
     mesh = make_mesh(make_grid(alone), 0, device)
     vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
     loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=run.train.mtp_weight)
     islands = []
     for _ in range(count):
-        engine = build_own(one, mesh)
-        first_weights(one, engine.network, mesh)
+        engine = build_own(island, mesh)
+        first_weights(island, engine.network, mesh)
         guard = Guard(run.train.guard, device, fp16=run.layout.precision == "fp16")
         islands.append(_Island(engine.make_step(loss, guard), engine.network.parallel, mesh))
     return islands

@@ -8,7 +8,7 @@ which axes there are. Virtual stages, schedule, ZeRO stage, recomputation and of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewright.spec.errors import UserError
@@ -27,12 +27,16 @@ def smallest(layout: Layout, layers: int) -> Layout:
     data = {**layout.dump(), **axes, "devices": axes["pp"] * axes["dp_replicate"] * shard * ranks}
     stages = axes["pp"] * layout.virtual_stages
     if layout.stage_layers is not None:
-        data["stage_layers"] = by_hand(layers, stages, len(set(layout.stage_layers)) == 1)
+        data["stage_layers"] = by_hand(layers, stages, layout.stage_layers)
     return with_micro_batches(data, layout.accumulation)
 
 
-def by_hand(layers: int, stages: int, even: bool) -> list[int]:
-    """Layers of each stage; `even: False` gives stages of different sizes where there are layers for it."""
+def by_hand(layers: int, stages: int, given: Sequence[int]) -> list[int]:
+    """Layers of each stage, of different sizes (or none at an end) where the `given` ones are, and layers suffice."""
+    even, ends = len(set(given)) == 1, [[0] * (given[end] == 0) for end in (0, -1)]
+    if any(ends) and stages > sum(map(len, ends)):
+        between = by_hand(layers, stages - sum(map(len, ends)), (1,))
+        return [*ends[0], *between, *ends[1]]
     base, rest = divmod(layers, stages)
     sizes = [base + (1 if stage < rest else 0) for stage in range(stages)]
     if not even and len(set(sizes)) == 1 and stages > 1 and sizes[-1] > 1:

@@ -130,8 +130,8 @@ def _fit(
         after = layouts.with_micro_batches(data, after.accumulation)
         small = small_model(model, layout, after, seq_len)
         if layout.stage_layers is not None:
-            even = len(set(layout.stage_layers)) == 1
-            after = after.replace(stage_layers=layouts.by_hand(small.num_hidden_layers, after.stages, even))
+            cut = layouts.by_hand(small.num_hidden_layers, after.stages, layout.stage_layers)
+            after = after.replace(stage_layers=cut)
     check_layout(after, small, seq_len, train=True)
     return small, after, seq_len
 

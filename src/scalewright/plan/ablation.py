@@ -18,6 +18,7 @@ from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.records import Removed
 from scalewright.plan.request import Request
 from scalewright.plan.search.compare import differences, value_words
+from scalewright.spec.common.formatting import gib
 from scalewright.spec.schedules.kinds import KINDS
 
 PLAIN = tuple(name for name, kind in KINDS.items() if kind.complexity == 0)
@@ -43,9 +44,9 @@ def _entry(prediction: Prediction, part: str, bare: Prediction | None) -> Remove
     pace, parts = _pace(gain), differences(bare, prediction)
     pace += f" ({parts})" if pace and parts else ""
     if needs > usable:  # memory first
-        why = f"without it up to {needs:.1f} GiB are needed, of {usable:.1f} usable" + (f"; {pace}" if pace else "")
+        why = f"without it up to {gib(needs)} are needed, of {gib(usable)} usable" + (f"; {pace}" if pace else "")
     else:
-        why = f"{pace or 'as fast with it'}, {abs(saved):.1f} GiB {'less' if saved > 0 else 'more'}"
+        why = f"{pace or 'as fast with it'}, {gib(abs(saved))} {'less' if saved > 0 else 'more'}"
     return {
         "what": part,
         "step_time_s": bare.step_time_s,

@@ -147,7 +147,7 @@ def setting(request: Request) -> dict[str, object]:
             "links": links(chip),
         },
         "framework": trainer.name,
-        "optimizer": request.optimizer.written,
+        "optimizer": request.optimizer.shown,
         **({"diloco": request.diloco.dump()} if request.diloco is not None else {}),
     }
 

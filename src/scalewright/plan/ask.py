@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from scalewright.plan import defaults
 from scalewright.plan.answer import ChoiceAnswer, PlanAnswer, answer
 from scalewright.plan.frameworks import OURS
-from scalewright.plan.search.finder import Stop, Tell
+from scalewright.plan.search.branch_and_bound import Stop, Tell
 from scalewright.plan.search.objective import Goal
 from scalewright.plan.search.run_file import planned, run_file
 from scalewright.plan.search.scaling import nearby, scaling
@@ -29,10 +29,12 @@ from scalewright.spec.common.files import check_replaceable, write_signed
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.optimizers import ADAMW
+from scalewright.spec.optimizers import ADAMW, Optimizer
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.question import Question
 from scalewright.spec.run import OptimizerSpec, PythonRef
+
+OwnOptimizer = tuple[PythonRef, Optimizer]  # a user's, by its import path, and what was measured of it
 
 
 class Notes(NamedTuple):
@@ -40,6 +42,11 @@ class Notes(NamedTuple):
 
     length: tuple[str, ...]
     setting: tuple[str, ...]
+
+    def used(self, devices: int, cluster: ClusterSpec) -> list[str]:
+        """`setting`, without the rate of a network that so many devices don't use."""
+        beyond = devices > cluster.devices_per_node
+        return [text for text in self.setting if beyond or not text.startswith("fabric ")]
 
 
 def ask(
@@ -50,7 +57,7 @@ def ask(
     framework: str | None = None,
     software_version: str | None = None,
     options: Mapping[str, str] | None = None,
-    optimizer: str | None = None,
+    optimizer: str | OwnOptimizer | None = None,
     diloco: Mapping[str, Any] | None = None,
 ) -> tuple[Question, Notes]:
     """A run from its model, or from a question, with the flags over it. Raises UserError."""
@@ -68,12 +75,16 @@ def ask(
         optimizer_notes = _priced_optimizer(asked, trainer)
     if length != asked.seq_len:
         asked = asked.with_length(length)
-    changes: dict[str, OptimizerSpec | DilocoSpec] = {} if islands is None else {"diloco": islands}
-    if optimizer:
+    changes: dict[str, OptimizerSpec | PythonRef | DilocoSpec] = {} if islands is None else {"diloco": islands}
+    if isinstance(optimizer, tuple):
+        changes["optimizer"] = optimizer[0]
+    elif optimizer:
         changes["optimizer"] = OptimizerSpec(name=record.written)
+    given = {**(asked.options if trainer == asked.trainer else {}), **(options or {})}
     asked = replace(
         asked, run=asked.run.model_copy(update=changes), cluster=cluster, trainer=trainer,
-        version=software_version or asked.version, options=options or asked.options,
+        version=software_version or asked.version, options=given,
+        optimizer=optimizer[1] if isinstance(optimizer, tuple) else asked.optimizer,
     )  # fmt: skip
     return asked, Notes(tuple(notes), (*trainer_notes, *optimizer_notes, *cluster.assumed))
 
@@ -82,7 +93,9 @@ def _priced_optimizer(asked: Question, trainer: str | None) -> list[str]:
     """What is assumed of the run's own optimizer."""
     optimizer = asked.run.optimizer
     if isinstance(optimizer, PythonRef):
-        return [f"your own optimizer as {ADAMW.name}, which keeps the most state"]
+        trial = f"--optimizer {optimizer.python} tries it"
+        note = f"your own optimizer as {ADAMW.name}, which keeps the most state ({trial})"
+        return [] if asked.optimizer else [note]
     if "optimizer" not in asked.run.model_fields_set:
         return [f"optimizer {ADAMW.name}"] if trainer in (None, OURS) else []
     if trainer not in (None, OURS) and optimizer.record is not ADAMW:
@@ -132,7 +145,7 @@ def answer_plan(
         run=planned(plan, plan.best[0].layout, data),
         run_yaml=text,
         asked=explain_loss(plan, why_not) if why_not is not None else None,
-        scaling=scaling(question, goal, counts, stop) if counts and plan.complete else None,
+        scaling=scaling(question, goal, counts, stop, tell) if counts and plan.complete else None,
         written=_write(text, plan, Path(out), force) if out is not None else None,
     )
 

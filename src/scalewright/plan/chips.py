@@ -27,6 +27,10 @@ _INSTEAD = {
 }
 
 
+HOST_BYTES = 250e9  # of a host's memory for each device where a cluster gives none: a DGX H100 has 2 TB for eight
+HOME_BYTES = 32e9  # the same of a card for a desk: GeForce, which have no peer-to-peer copies
+
+
 @dataclass(frozen=True)
 class Chip:
     """A device and its links; FLOP/s, bytes/s (per device, one way), latencies in seconds, sizes in bytes."""
@@ -44,7 +48,9 @@ class Chip:
     node: int
     fabric_rate: float
     fabric_delay: float
+    half: str  # what `precision: auto` is on it, where nothing was timed
     host_rate: float
+    host_bytes: float  # of a host's memory for each device
     measured: bool  # whether its peaks are rates of products that were timed on it
     link_kind: str = "link"  # inside the domain: nvlink, xgmi, ici, pcie, ...
     fabric_kind: str = "network"  # beyond it: infiniband, ethernet, dcn
@@ -54,6 +60,12 @@ class Chip:
     staged: bool = False  # what a domain's devices send goes through host memory
     constants: tuple[tuple[str, float], ...] = ()  # fitted to runs on it, in place of the shipped ones
     timings: Timings | None = None  # of a CPU: measured seconds of kernels and messages (cost/cpu.py)
+
+    @property
+    def host_assumed(self) -> list[str]:
+        """What was assumed of the hosts' memory, in words; empty where the cluster gives it."""
+        words = f"a host has {self.host_bytes / 1e9:.0f} GB of memory for each of its devices: set host_memory_bytes"
+        return [words] if self.host_bytes in (HOST_BYTES, HOME_BYTES) else []
 
     def peak(self, precision: str) -> tuple[str, float]:
         """The precision that matrix products run in, and its FLOP/s: a wider one where the device lacks it.
@@ -99,7 +111,7 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
     for same, name in (("mxfp8", "fp8"), ("nvfp4", "fp4")):
         if name in peaks:
             peaks[same] = peaks[name]
-    measured = cluster.measured
+    measured, usual_host = cluster.measured, HOST_BYTES if device.peer_to_peer else HOME_BYTES
     return Chip(
         name=device.id,
         family=device.resolved_family,
@@ -114,7 +126,9 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
         node=cluster.devices_per_node,
         fabric_rate=outer,
         fabric_delay=fabric.latency_s if fabric else (fast.latency_s if fast else 14e-6),
+        half=device.half,
         host_rate=device.host_bytes_per_s or 16e9,
+        host_bytes=cluster.host_memory_bytes / cluster.devices_per_node if cluster.host_memory_bytes else usual_host,
         measured=bool(measured and measured.matmul_flops),
         constants=tuple(sorted(measured.constants.items())) if measured else (),
         timings=measured.timings if measured else None,

@@ -1,34 +1,43 @@
 """Defaults for what the user left out; each is listed in the answer's `assumed`.
 
     given {nodes: 64, tp: 8}  -->  layout {devices: 512, tp: 8, zero_stage: 3, ...}
-                                   assumed ["zero_stage 3", "micro_batch 1", ...]
+                                   assumed ["zero_stage 3", "micro_batch 2 (the largest that fits)", ...]
 
-A layout's defaults are those of `train`, except another trainer's ZeRO stage, which is usual with it.
+A layout's defaults are those of `train`, except another trainer's ZeRO stage, which is usual with it, and the
+micro-batch: a question or another trainer's script without one asks what the device can do, and a run file without one
+runs with 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import gcd, isfinite
 from typing import Any
 
 from scalewright.plan.chips import WIDTHS
 from scalewright.plan.frameworks import OURS, Framework, check_name, find_framework
+from scalewright.plan.predict import predict_table
 from scalewright.plan.records import LayoutKeys
-from scalewright.plan.request import Request
+from scalewright.plan.request import Request, from_question
 from scalewright.plan.rows.cells import MOST
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer, find_optimizer
+from scalewright.spec.question import Question
+from scalewright.spec.run import PythonRef
 
 LIMITS = {
     "devices": MOST["n_devices"], "nodes": MOST["n_devices"], "seq_len": MOST["seq"], "micro_batch": MOST["mbs"],
     "global_batch": MOST["gbs"], "tp": MOST["tp"], "pp": MOST["pp"], "cp": MOST["cp"], "ep": MOST["ep"],
     "etp": MOST["ep"], "virtual_stages": MOST["vpp"], "dp_replicate": MOST["n_devices"],
 }  # fmt: skip
+LARGEST = 512  # of the micro-batches that are tried
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> int:
@@ -61,7 +70,7 @@ def resolve_sizes(given: Mapping[str, Any], cluster: ClusterSpec, length: int) -
         if tokens % length:
             near = max(1, round(tokens / length)) * length
             problem = f"global_batch_tokens {tokens} is not divisible by seq_len {length}"
-            raise UserError(problem, "layout", f"use {near} ({near // length} sequences)")
+            raise UserError(problem, "layout", f"use {near} ({counted(near // length, 'sequences')})")
         _agree(keys, "global_batch", tokens // length, f"global_batch_tokens {tokens}")
     return keys
 
@@ -71,10 +80,12 @@ def plan_sizes(
 ) -> tuple[dict[str, int], list[str]]:
     """The devices and the batch of a plan: as given; the largest of the counts, or all of the cluster."""
     devices = sizes.get("devices") or max(counts, default=None) or cluster.devices
-    if devices is None:
-        raise UserError("devices is missing", "plan", "give --devices, or --nodes")
+    wanted = {"devices": "--devices, or --nodes"} if devices is None else {}
     if "global_batch" not in sizes:
-        raise UserError("global_batch is missing", "plan", "give --global-batch in sequences, or --global-batch-tokens")
+        wanted["global_batch"] = "--global-batch in sequences, or --global-batch-tokens"
+    if devices is None or wanted:
+        are = "are" if len(wanted) > 1 else "is"
+        raise UserError(f"{' and '.join(wanted)} {are} missing", "plan", f"give {'; '.join(wanted.values())}")
     notes = [] if "devices" in sizes else [f"devices {devices}"]
     return {"devices": devices, "global_batch": sizes["global_batch"]}, notes
 
@@ -103,6 +114,28 @@ def usual_zero(keys: LayoutKeys, trainer: Framework, cluster: ClusterSpec) -> li
     sharded = cluster.device.kind == "tpu" or trainer.zero_stage >= 3
     keys["zero_stage"] = 3 if sharded else min(1, trainer.zero_stage)
     return [f"zero_stage {keys['zero_stage']} (usual with {trainer.name})"]
+
+
+def fill_micro_batch(keys: LayoutKeys, question: Question) -> list[str]:
+    """Sets `micro_batch` where not given: the largest that fits, of a pipeline with a micro-batch a stage at least."""
+    if "micro_batch" in keys:
+        return []
+    batch = keys.get("global_batch")
+    sizes = [2**n for n in range(9)] if batch is None else [n for n in range(1, LARGEST + 1) if batch % n == 0]
+    layouts: list[Layout] = []
+    for size in sizes:
+        with suppress(UserError):  # not of this batch
+            layout = Layout.parse({**keys, "micro_batch": size}, "layout")
+            check_layout(layout, question.model, question.seq_len)
+            layouts += [layout] * (layout.pp == 1 or layout.accumulation >= layout.pp)
+    predictions = predict_table([from_question(question.with_layout(layout)) for layout in layouts]) if layouts else ()
+    fitting = [p.request.micro_batch for p in predictions if p.risk == "fits"]
+    keys["micro_batch"] = max(fitting, default=1)
+    why = " (the largest that fits)" if fitting else ""
+    if predictions and not fitting:
+        needed, usable = min(predictions, key=lambda p: p.request.micro_batch).needs_gib(None)
+        why = f" (none fits: it may need {needed:.4g} GiB of the {usable:.4g} there are)" if needed > usable else ""
+    return [f"micro_batch {keys['micro_batch']}{why}"]
 
 
 def assumptions(given: Iterable[str], layout: Layout, request: Request) -> list[str]:
@@ -137,16 +170,19 @@ def resolve_trainer(name: str | None, version: str | None) -> tuple[Framework, l
     return trainer, [f"framework {name}: priced as the usual trainer of {year}"]
 
 
-def resolve_optimizer(name: str | None, framework: str | None) -> tuple[Optimizer, list[str]]:
-    """The optimizer, AdamW where none is named; other trainers are priced with AdamW only."""
+def resolve_optimizer(
+    name: str | tuple[PythonRef, Optimizer] | None, framework: str | None
+) -> tuple[Optimizer, list[str]]:
+    """The optimizer, AdamW where none is named; other trainers are priced with AdamW only. A user's own is measured."""
     ours = framework in (None, OURS)
     if name is None:
         return ADAMW, [f"optimizer {ADAMW.name}"] if ours else []
-    record = find_optimizer(name, "--optimizer")
+    record = name[1] if isinstance(name, tuple) else find_optimizer(name, "--optimizer")
     if not ours and record is not ADAMW:
         how = f"leave --framework out: {OURS}'s own trainer is planned with each of its optimizers"
-        raise UserError(f"{framework} is priced with {ADAMW.name}, not with {name}", "--optimizer", how)
-    return record, []
+        raise UserError(f"{framework} is priced with {ADAMW.name}, not with {record.shown}", "--optimizer", how)
+    kept = f"{record.shown}: {record.width:g} bytes of state a parameter, {record.update} moved an update (measured)"
+    return record, [f"optimizer {kept}"] if isinstance(name, tuple) else []
 
 
 def resolve_diloco(keys: Mapping[str, Any] | None, framework: str | None) -> DilocoSpec | None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from math import log2
+from math import log, log2
 from operator import attrgetter
 
+from scalewright.plan.chips import constants_of
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import MEASURED_DEVICES
 from scalewright.plan.curves import beyond_timed, probe_words
+from scalewright.plan.features import never
 from scalewright.plan.fitting.runs import MEASURED, measured_seconds, read_table, run_facts
 from scalewright.plan.frameworks import OURS, of_framework
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
@@ -28,8 +30,10 @@ from scalewright.plan.rows.rows import request_of
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import is_legal
+from scalewright.spec.step_parts import RISK_TERMS
 from scalewright.spec.tensors import count
 
+NEVER = ("band.unmeasured", "band.device", "band.sibling", "band.feature")  # what widens a band for want of runs
 Change = tuple[str, Request]  # its words, the changed request
 
 
@@ -42,7 +46,7 @@ def what_if(prediction: Prediction) -> list[Gain]:
     rate = prediction.tokens_per_s / asked.devices
     rows = [
         Gain(
-            change=words if changed.fits else f"{words}, does not fit",
+            change=words if changed.risk == "fits" else f"{words}, {RISK_TERMS[changed.risk]}",
             kind=kind,
             step_time_s=changed.step_time_s,
             gain_pct=100 * (changed.tokens_per_s / request.devices / rate - 1),
@@ -132,14 +136,14 @@ def resized(r: Request, axis: str, size: int) -> Request | None:
 
 
 def smallest_fix(prediction: Prediction, c: Constants | None = None, *, peak_gib: float | None = None) -> Fix | None:
-    """The fastest single change after which the layout fits; None when it fits already.
+    """The fastest single change after which the layout fits; None when it does already, or its host is too small.
 
     Where no single change is enough, the one with the lowest peak. `peak_gib`: the layout's peak as counted
     elsewhere; the peaks of changed layouts are scaled by the same factor.
     """
     usable = prediction.number("usable")
     scale = 1.0 if peak_gib is None else peak_gib / prediction.peak_gib
-    if prediction.peak_gib * scale <= usable:
+    if prediction.peak_gib * scale <= usable or not prediction.fits_host:
         return None
     changes = _legal(prediction.request, _leaner(prediction.request))
     if not changes:
@@ -147,7 +151,8 @@ def smallest_fix(prediction: Prediction, c: Constants | None = None, *, peak_gib
     fixes: list[Fix] = []
     for (words, _), changed in zip(changes, predict_table([request for _, request in changes], c), strict=True):
         peak = changed.peak_gib * scale
-        fixes.append({"change": words, "fits": peak <= usable, "peak_gib": peak, "step_time_s": changed.step_time_s})
+        fits = peak <= usable and changed.fits_host
+        fixes.append({"change": words, "fits": fits, "peak_gib": peak, "step_time_s": changed.step_time_s})
     fitting = [fix for fix in fixes if fix["fits"]]
     if fitting:
         return min(fitting, key=lambda fix: fix["step_time_s"])
@@ -189,13 +194,22 @@ def evidence(prediction: Prediction, most: int = 3) -> dict[str, object]:
         for (run, seconds, row), predicted in zip(runs, predictions, strict=True)
     ]
     outside, never = extrapolates(request), never_measured(request)
-    return {"nearest": nearest, "extrapolates": outside, "never_measured": never, "framework": name}
+    keys = {"nearest": nearest, "extrapolates": outside, "never_measured": never, "framework": name}
+    return keys | ({"band_wider": _wider(prediction)} if never else {})
+
+
+def _wider(prediction: Prediction) -> float:
+    """How many times as wide the band is, in log seconds, as if all of it had been measured."""
+    c = constants_of([prediction.request.chip])
+    (measured,) = predict_table([prediction.request], c.with_values(dict.fromkeys(NEVER, 0.0)))
+    wide, narrow = (log(p.number("p90") / p.number("p50")) for p in (prediction, measured))
+    return round(wide / narrow, 2)
 
 
 def never_measured(r: Request) -> list[str]:
-    """The trainer and the device, where the table has no run of it, which widens the band."""
+    """The trainer, the device and the layout's features of which the table has no run, which widens the band."""
     trainer = [] if r.framework.measured or not r.framework.known else [r.framework.name]
-    return [*trainer, *([] if r.chip.name in MEASURED_DEVICES else [r.chip.name])]
+    return [*trainer, *([] if r.chip.name in MEASURED_DEVICES else [r.chip.name]), *never(r)]
 
 
 @lru_cache(maxsize=1)

@@ -21,7 +21,7 @@ import numpy as np
 
 from scalewright.spec.base import read_yaml
 from scalewright.spec.capabilities import ABOVE_ONE, Capabilities, Rule, find_capabilities, trainers_on
-from scalewright.spec.errors import nearest, unknown
+from scalewright.spec.errors import UserError, nearest, unknown
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.trains import why_not_trained
@@ -51,6 +51,7 @@ class Framework:
 
     name: str
     asked: str  # the name that it was asked for by, in lower case
+    version: str | None  # the release that it was asked for by
     kernels: str
     host: str
     attention: str
@@ -65,6 +66,7 @@ class Framework:
     pipe_engine: bool  # DeepSpeed's: tp ranks gather each message's parts; gradients go after the last backward
     grads: float  # bytes of a gradient on the wire
     held: tuple[float, float, float]  # bytes of a parameter: weights, gradients, optimizer states
+    grads_follow: bool  # to the host, where optimizer states are there
     p2p: str
     logits: float
     selective: str
@@ -107,7 +109,7 @@ def find_framework(name: str, version: str | None = None, device: str = "gpu") -
             facts["held"], facts["modules"] = tuple(facts["held"]), tuple(facts["modules"])
             if facts["attention"] == "flash" and facts["year"] < FLASH_2:
                 facts["attention"] = "flash1"
-            return Framework(name=key, asked=name.strip().lower(), **facts)
+            return Framework(name=key, asked=name.strip().lower(), version=version, **facts)
     raise AssertionError("the last entry matches everything")
 
 
@@ -124,7 +126,10 @@ def check_name(name: str) -> None:
     near = nearest(word, names, 1)
     typo = bool(near) and SequenceMatcher(None, word, near[0]).ratio() > TYPO and not word.startswith(near[0])
     if typo or not find_framework(name).known:
-        raise unknown("framework", name, names, "--framework", f"'{OTHER}' stands for a trainer that isn't listed.")
+        other = f"'{OTHER}' stands for a trainer that isn't listed."
+        how = f"use one of {', '.join(framework_names())}. {other}"
+        unlike = UserError(f"unknown framework '{name}'", "--framework", how)
+        raise unknown("framework", name, names, "--framework", other) if typo else unlike
 
 
 def _year(text: str, default: float) -> float:
@@ -147,9 +152,10 @@ def forbidden(rules: Iterable[Rule], columns: Mapping[str, np.ndarray], rows: in
 
 
 def of_framework(framework: Framework) -> Capabilities:
-    """A trainer's capabilities; where it is priced as another, those of its own entry, if it has one."""
-    asked = find_capabilities(framework.name if framework.asked in framework_names() else framework.asked)
-    return asked if asked.known else find_capabilities(framework.name)
+    """A trainer's capabilities in its release; where it is priced as another, those of its own entry, if it has one."""
+    named = framework.name if framework.asked in framework_names() else framework.asked
+    asked = find_capabilities(named, framework.version)
+    return asked if asked.known else find_capabilities(framework.name, framework.version)
 
 
 def why_untrainable(model: ModelSpec, layout: Layout, seq_len: int, kind: str) -> str | None:

@@ -57,10 +57,11 @@ class Predictions:
         """The columns that answers need, as plain numbers: one conversion for all rows."""
         step, memory = self.outcome.step, self.outcome.memory
         columns = {"p10": self.p10, "p50": self.p50, "p90": self.p90, "flops": step.flops, "hardware": step.hardware}
-        columns |= {f"time.{part}": step.parts[part] for part in PARTS} | {"fits": memory.fits}
+        columns |= {f"time.{part}": step.parts[part] for part in PARTS} | {"fits": self.outcome.fits}
         columns |= {f"bytes.{axis}": step.bytes[axis] for axis in AXES}
         sizes = {"peak": memory.peak, "usable": memory.usable, "peak_low": memory.low, "peak_high": memory.high}
         sizes |= {f"memory.{kind}": memory.parts[kind] for kind in KINDS}
+        sizes |= {"host": self.outcome.host, "host_usable": step.at.chip.host_bytes}
         sizes |= {"reserved": memory.kinds["reserved"], "smi": memory.kinds["smi"]}
         columns |= {name: size / GIB for name, size in sizes.items()}
         return {name: column.tolist() for name, column in columns.items()}
@@ -102,8 +103,15 @@ class Prediction:
         return bool(self.number("fits"))
 
     @property
+    def fits_host(self) -> bool:
+        """Whether a node's host has the memory for what its devices offload."""
+        return self.number("host") <= self.number("host_usable")
+
+    @property
     def risk(self) -> Risk:
         """Whether it fits, by the band of the memory: fits, likely, unlikely or no."""
+        if not self.fits_host:
+            return "no"
         return risk(*(self.number(x) for x in ("usable", "peak_low", "peak", "peak_high")))
 
     def needs_gib(self, headroom: float | None) -> tuple[float, float]:
@@ -145,6 +153,8 @@ class Prediction:
     def dump(self) -> dict[str, Any]:
         """The keys of an answer as plain data, without the explanations (plan/answer.py)."""
         request, seconds = self.request, self.step_time_s
+        host = {"host_memory_gib": {"needed": self.number("host"), "usable": self.number("host_usable")}}
+        assumed = request.chip.host_assumed if request.offload != "none" else []
         peak = request.chip.peak(request.precision)[1]
         model_rate, hardware_rate = (self.number(x) / seconds / request.held_devices for x in ("flops", "hardware"))
         return {
@@ -167,7 +177,8 @@ class Prediction:
             "time_breakdown_s": self.breakdown,
             "comm_bytes": self.comm_bytes,
             "bottleneck": bottleneck(self),
-            "assumed": list(request.assumed),
+            "assumed": [*request.assumed, *assumed],
+            **(host if request.offload != "none" else {}),
         }
 
 

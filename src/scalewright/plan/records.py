@@ -50,13 +50,19 @@ class Stage(TypedDict):
 
 
 class Total(TypedDict):
-    """A whole run; the cost is None without a price."""
+    """A whole run; the cost is None without a price. `band`: p10 and p90 of each, by the step time's alone.
+
+    `failures_device_hours`: what stops, restarts and lost work take of them; `left_out`: what isn't in any.
+    """
 
     days: float
     device_hours: float
     cost: float | None
     currency: str | None
     goodput: float
+    failures_device_hours: float
+    left_out: str
+    band: dict[str, dict[str, float]]
 
 
 class Link(TypedDict):

@@ -119,12 +119,12 @@ class Request:
 
 
 def auto_precision(chip: Chip, precision: str) -> str:
-    """The precision, `auto` resolved as the trainer does: bf16 where that is fast, else fp32."""
+    """The precision, `auto` resolved as the trainer does: bf16 where that is fast, fp16 on older GPUs, else fp32."""
     if precision != "auto":
         return precision
     if chip.timings is not None:
         return "bf16" if narrow_is_fast(chip.timings) else "fp32"
-    return "bf16" if "bf16" in dict(chip.peaks) and chip.kind != "cpu" else "fp32"
+    return chip.half if chip.kind != "cpu" else "fp32"
 
 
 def from_layout(
@@ -141,13 +141,16 @@ def from_layout(
     documents: bool = True,
     diloco: DilocoSpec | None = None,
 ) -> Request:
-    """A layout of the spec as a request, its legality unchecked. Raises UserError for a precision that isn't there."""
+    """A layout of the spec as a request, its legality unchecked. Raises UserError for a precision that isn't there;
+    a GPU without bf16 would emulate it many times as slowly as fp16, and trainers stop at their start."""
     switches = read_switches(options or {}, "--options")
     trainer = find_framework(framework, version, cluster.device.kind)
     chip = chip_of(cluster, switches.node_gbps)
     kind, share = recompute_of(layout, trainer, switches)
     precision = auto_precision(chip, layout.precision)
-    chip.peak(precision)  # raises UserError where the device lacks it
+    runs_in, _ = chip.peak(precision)  # raises UserError where the device has nothing wider either
+    if chip.kind == "gpu" and precision == "bf16" != runs_in:
+        raise UserError(f"{chip.name} has no bf16", "layout.precision", f"use {runs_in}, or auto")
     return Request(
         model=model,
         chip=chip,
@@ -169,10 +172,10 @@ def from_layout(
 def from_question(question: Question, layout: Layout | None = None) -> Request:
     """The request of a run in its own layout, or in another: the one place where a run's facts are read.
 
-    A user's own optimizer counts as AdamW, which keeps the most state; so does each of another trainer's, as those are
-    priced with it alone. A capacity counts as far as it drops tokens at even loads. Raises UserError for a layout that
-    the cluster can't hold in this precision, or compression that the run's own layout has no use for; another layout,
-    without use for it, is priced without.
+    A user's own optimizer that wasn't measured counts as AdamW, which keeps the most state; so does each of another
+    trainer's, as those are priced with it alone. A capacity counts as far as it drops tokens at even loads. Raises
+    UserError for a layout that the cluster can't hold in this precision, or compression that the run's own layout has
+    no use for; another layout, without use for it, is priced without.
     """
     if question.cluster is None:
         raise UserError("--cluster is missing", "plan", "give the machine: --cluster dgx-h100, or local")
@@ -190,7 +193,7 @@ def from_question(question: Question, layout: Layout | None = None) -> Request:
     if layout is None:
         check_compress(compress, taken, islands=islands)
     return asked(
-        optimizer=run.optimizer.record if isinstance(run.optimizer, OptimizerSpec) else ADAMW,
+        optimizer=run.optimizer.record if isinstance(run.optimizer, OptimizerSpec) else question.optimizer or ADAMW,
         documents=isinstance(run.data, DataSpec) and run.data.masked,
         compress=applicable(compress, taken, islands=islands),
         diloco=run.diloco,

@@ -34,6 +34,7 @@ class Switches:
 
     async_tp: bool | None = None
     compile: bool | None = None
+    bf16_grads: bool | None = None  # gradients are reduced, and kept, in 2 bytes
     dp_overlap: bool | None = None  # of gradients and parameters with computation
     ep_overlap: bool | None = None  # of dispatch with another micro-batch's computation
     tp_overlap: bool | None = None

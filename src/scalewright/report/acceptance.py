@@ -54,8 +54,8 @@ def _pairs(figures: JSON) -> Section | None:
     rows = figures.get("rows") or ()
     if not rows:
         return None
-    usual = {line["where"]: line["usual"] for line in figures["summary"]}
-    rates = {tuple(row["ranks"]): row["bytes_per_s"] / usual[_where(row)] for row in rows}
+    usual = {line["where"] == "on one host": line["usual"] for line in figures["summary"]}
+    rates = {tuple(row["ranks"]): row["bytes_per_s"] / usual[row["hosts"][0] == row["hosts"][1]] for row in rows}
     ranks = sorted({rank for pair in rates for rank in pair})
     if len(ranks) > MOST:
         slowest = sorted(rates, key=lambda pair: rates[pair])
@@ -72,10 +72,6 @@ def _pairs(figures: JSON) -> Section | None:
         "left_out": len({rank for pair in rates for rank in pair}) - len(ranks),
     }  # fmt: skip
     return Section("pairs", "Every pair", "acceptance_pairs.html", data)
-
-
-def _where(row: JSON) -> str:
-    return "on one host" if row["hosts"][0] == row["hosts"][1] else "between hosts"
 
 
 def _cell(rate: float | None) -> dict[str, object]:

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalewright.spec.common.formatting import count
 from scalewright.spec.common.untrusted import read_bytes
 from scalewright.spec.errors import UserError
 
 PLAN_BYTES = 256 << 20
 HUGE = 1e100  # no quantity of a plan comes near
+UNNAMED = "model"  # of a configuration that gives shapes alone: spec/model.py
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
 HOW = "write one with `scalewright plan MODEL ... --json > plan.json`"
 JSON = Mapping[str, Any]
@@ -166,8 +168,11 @@ class PlanDocument:
 
     @property
     def model(self) -> str:
-        """The model's name; empty when it isn't given."""
-        return self._name("model") or (self.best[0].read.part("model").text("name") if self.best else "")
+        """The model's name, or its size where it has none; empty when neither is given."""
+        best = self.best[0].read.part("model") if self.best else Reader({}, "model")
+        name = self._name("model") or best.text("name")
+        params = best.number("params") if name == UNNAMED else None
+        return f"a model of {count(params)} parameters" if params else name
 
     @property
     def cluster(self) -> str:

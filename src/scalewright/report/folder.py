@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scalewright.diagnose.logs.lines import real
+from scalewright.diagnose.logs.times import LEAST, traced_steps
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.jsonl import lost_lines, read_jsonl
 from scalewright.spec.common.untrusted import JSON_BYTES, parse_json, read_bytes
@@ -103,8 +106,17 @@ class RunFolder:
         return sorted({step for step in steps if isinstance(step, int)})
 
     def warm(self) -> NDArray[np.bool_]:
-        """Which training steps come after the first of a life, which warms up."""
-        return ~np.isin(self.train.steps - 1, [0, *self.steps_of(*STARTS)])
+        """The usual training steps: not the first two of a life, or the first of a short run, which warm up, and
+        none that a profiler slowed."""
+        begun = [0, *self.steps_of(*STARTS)]
+        first, second = (~np.isin(self.train.steps - after, begun) for after in (1, 2))
+        first = calm if (calm := first & ~self.traced).sum() >= LEAST else first
+        return first & second if (first & second).sum() >= LEAST else first
+
+    @cached_property
+    def traced(self) -> NDArray[np.bool_]:
+        """Which training steps a profiler recorded, or wrote its file in."""
+        return np.isin(self.train.steps, list(traced_steps(self.path, self.config)))
 
 
 def read_folder(path: str | Path) -> RunFolder:
@@ -141,8 +153,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
         if isinstance(step, int):
             first.setdefault(step, row)
     ordered = [_flat(first[step]) for step in sorted(first)]
-    names = dict.fromkeys(name for row in ordered for name, value in row.items() if number(value) is not None)
-    columns = {name: np.array([number(row.get(name)) for row in ordered], dtype=np.float64) for name in names}
+    names = dict.fromkeys(name for row in ordered for name, value in row.items() if real(value) is not None)
+    columns = {name: np.array([real(row.get(name)) for row in ordered], dtype=np.float64) for name in names}
     return Table(np.array(sorted(first), dtype=np.float64), columns)
 
 
@@ -155,11 +167,6 @@ def _flat(row: Mapping[str, Any]) -> dict[str, object]:
         else:
             flat[key] = 1 if key == "skipped" and value is True else value
     return flat
-
-
-def number(value: Any) -> float | None:
-    """A value that is a number; None for any other."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _text(path: Path, problems: list[str]) -> str:

@@ -104,8 +104,8 @@ def names_of(runs: Sequence[RunFolder]) -> list[str]:
 
 def differences(runs: Sequence[RunFolder]) -> dict[str, list[Any]]:
     """The settings that aren't the same in all, by dotted key; null where a run has none."""
-    own = [{key: value for key, value in run.config.items() if key not in OWN} for run in runs]
-    flat = [dict(dotted(config)) for config in own]
+    configs = [{key: value for key, value in run.config.items() if key not in OWN} for run in runs]
+    flat = [dict(dotted(config)) for config in configs]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     table = {key: [settings.get(key) for settings in flat] for key in keys}
     return {key: row for key, row in table.items() if len({json.dumps(value) for value in row}) > 1}

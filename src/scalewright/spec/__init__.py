@@ -3,7 +3,7 @@
 a run       run.py (guard.py, diloco.py, sweep.py, user_code.py)   base.py, scalars.py, errors.py: strict data
             question.py: a run as it is asked about                capabilities.py: what trainers have
 a model     model.py, presets.py (shapes.py, huggingface.py), families/
-            tensors.py: every tensor    operators.py, block.py (primitives.py): every operator, FLOPs
+            tensors.py: every tensor    operators.py, block.py (primitives.py), flops.py: operators, FLOPs
 a layout    layout.py, layout_check.py                         grid.py, groups.py: ranks and groups
             trains.py: what `train` runs                       schedule.py, schedules/: pipelines
 its costs   placement.py: which part of each tensor            memory.py, optimizers.py: bytes a rank holds

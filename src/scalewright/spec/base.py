@@ -9,10 +9,10 @@ alone would read it as text).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, model_validator
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationErro
 from scalewright.spec.common.files import write_whole
 from scalewright.spec.common.formatting import printable
 from scalewright.spec.common.untrusted import read_bytes
-from scalewright.spec.errors import UserError, nearest, reason
+from scalewright.spec.errors import Mistakes, UserError, nearest, reason
 from scalewright.spec.scalars import narrowed
 
 S = TypeVar("S", bound="Spec")
@@ -56,7 +56,7 @@ class Spec(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise _first_problem(cls, error, where) from None
+            raise _mistakes(cls, error, where).together() from None
 
     def dump(self) -> dict[str, Any]:
         """Plain data (JSON types only); `parse(dump())` gives an equal spec."""
@@ -81,20 +81,57 @@ class Spec(BaseModel):
         return type(self).parse({**self.dump(), **changes})
 
 
-def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserError:
-    """pydantic's first error as a UserError; a UserError raised inside is passed on."""
-    problems = error.errors()
-    misspelt = [problem for problem in problems if problem["type"] == "extra_forbidden"]
-    problem = misspelt[0] if misspelt else problems[0]  # a misspelt key explains the one that is missing
-    inner = problem.get("ctx", {}).get("error")
-    path = ".".join(str(part) for part in problem["loc"] if not _is_type_tag(part))
-    place = f"{where}: {path}" if where and path else (path or where)
-    if isinstance(inner, UserError):
-        within = f"{where}: {inner.where}" if where and inner.where not in ("", where) else inner.where or place
-        return UserError(inner.what, within, inner.how)
+def _mistakes(cls: type[Spec], error: ValidationError, where: str) -> Mistakes:
+    """pydantic's errors: all misspelt and missing keys, all values that won't do."""
+    by_path: dict[str, Any] = {}  # of a union, whose every branch complains, the first
+    for problem in error.errors():
+        path = ".".join(str(part) for part in problem["loc"] if not _is_type_tag(part))
+        unions = [known for known, other in by_path.items() if any(map(_is_type_tag, other["loc"]))]
+        if not any(path.startswith(f"{known}.") for known in unions):
+            by_path.setdefault(path, problem)
+    mistakes, missing = Mistakes(), []
+    for path, problem in by_path.items():
+        if any(other.startswith(f"{path}.") for other in by_path):
+            continue  # it follows from what is wrong inside
+        if problem["type"] == "missing":
+            missing.append(path)
+            continue
+        inner = problem.get("ctx", {}).get("error")
+        place = f"{where}: {path}" if where and path else (path or where)
+        if not isinstance(inner, UserError):
+            mistakes.noted.append(_wrong(cls, path, problem, where))
+            continue
+        for part in inner.parts or (inner,):
+            within = f"{where}: {part.where}" if where and part.where not in ("", where) else part.where or place
+            mistakes.noted.append(UserError(part.what, within, part.how))
+    meant = " ".join(part.how for part in mistakes.noted if part.what.startswith("unknown key"))
+    # A misspelt key explains the one that is missing.
+    if missing := [path for path in missing if f"'{path}'" not in meant]:
+        mistakes.noted.insert(0, _missing_keys(cls, missing, where))
+    return mistakes
+
+
+def _missing_keys(cls: type[BaseModel], paths: Sequence[str], where: str) -> UserError:
+    """The error for keys that must be given, with an example of each."""
+    usual = read_yaml(Path(__file__).with_name("examples.yaml"))
+    names, examples = ", ".join(f"'{path}'" for path in paths), [_example(cls, path, usual) for path in paths]
+    return UserError(f"missing key{'s' if len(paths) > 1 else ''} {names}", where, f"add {', '.join(examples)}")
+
+
+def _example(cls: type[BaseModel], path: str, usual: dict[str, str]) -> str:
+    """`key: value` with a value that the key takes: its words, or one that is usual."""
+    *parents, key = path.split(".")
+    spec = _spec_at(cls, parents)
+    words = [word for word in get_args(spec.model_fields[key].annotation) if isinstance(word, str)] if spec else []
+    return f"`{key}: {' | '.join(words[:4]) or usual.get(key, '...')}`"
+
+
+def _wrong(cls: type[Spec], path: str, problem: Any, where: str) -> UserError:
+    """One of pydantic's errors about a key or a value."""
     if problem["type"] == "extra_forbidden":
         key = str(problem["loc"][-1])
-        known = _keys_at(cls, problem["loc"][:-1])
+        spec = _spec_at(cls, problem["loc"][:-1])
+        known = list(spec.model_fields) if spec else []
         synonym = SYNONYMS.get(key.lower())
         section, wanted = path.removesuffix(key), synonym or key  # `train.` of train.step
         specs = [(part, spec) for part, field in cls.model_fields.items() for spec in _specs_in(field.annotation)]
@@ -103,8 +140,6 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
         near = near or [f"{section}{name}" for name in nearest(key, known)]
         meant = "did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
         return UserError(f"unknown key '{path}'", where, meant if near else "known keys are " + ", ".join(known))
-    if problem["type"] == "missing":
-        return UserError(f"missing key '{path}'", where, "add it")
     value = problem.get("input")
     shown = repr(value) if len(repr(value)) < 60 else type(value).__name__
     return UserError(f"{path or 'value'} is {shown}", where, _in_words(problem))
@@ -113,11 +148,18 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
 OTHERS_NAMES = {  # key of ours -> what other trainers call it
     "lr": ("learning_rate", "max_lr"),
     "steps": ("max_steps", "num_steps", "train_iters"),
-    "clip_norm": ("max_grad_norm", "grad_clip", "clip_grad"),
+    "clip_norm": ("max_grad_norm", "grad_clip", "clip_grad", "gradient_clip", "gradient_clipping"),
+    "valid_every": ("eval_every", "eval_interval", "eval_steps"),
+    "every": ("save_every", "save_interval", "save_steps", "checkpoint_every"),
     "seq_len": ("sequence_length", "max_seq_len"),
-    "global_batch": ("batch_size", "global_batch_size"),
+    "global_batch": ("batch_size", "global_batch_size", "gradient_accumulation", "gradient_accumulation_steps"),
     "micro_batch": ("micro_batch_size",),
-    "devices": ("gpus", "num_gpus", "world_size"),
+    "devices": ("gpus", "num_gpus", "world_size", "dp", "data_parallel_size"),
+    "num_hidden_layers": ("layers", "num_layers", "n_layer", "n_layers"),
+    "num_attention_heads": ("heads", "num_heads", "n_head", "n_heads"),
+    "num_key_value_heads": ("kv_heads", "n_kv_heads", "num_query_groups"),
+    "hidden_size": ("d_model", "n_embd", "n_embed", "dim"),
+    "intermediate_size": ("d_ff", "ffn_hidden_size", "ffn_dim"),
 }
 SYNONYMS = {name: key for key, names in OTHERS_NAMES.items() for name in names}
 PATTERNS = {
@@ -148,18 +190,18 @@ def _is_type_tag(part: Any) -> bool:
     return isinstance(part, str) and (part in {"str", "int", "float", "bool"} or part[:1].isupper() or "[" in part)
 
 
-def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """The valid keys of the spec nested at `path` below `cls`."""
-    current: Any = cls
+def _spec_at(cls: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel] | None:
+    """The spec nested at `path` below `cls`; None where it leads to none."""
+    current = cls
     for part in path:
-        if isinstance(part, int) or _is_type_tag(part):
+        if isinstance(part, int) or part.isdigit() or _is_type_tag(part):
             continue
         field = current.model_fields.get(part)
         nested = _specs_in(field.annotation) if field else []
         if not nested:
-            return []
+            return None
         current = nested[0]
-    return list(current.model_fields)
+    return current
 
 
 def _specs_in(annotation: Any) -> list[type[BaseModel]]:
@@ -249,7 +291,8 @@ def parse_yaml(text: str, where: str = "", loader: type[yaml.SafeLoader] | None 
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
-        how = "check the indentation and the quotes there"
+        tab = mark and "\t" in "".join(text.splitlines()[mark.line : mark.line + 1])
+        how = "write spaces in place of the tab" if tab else "check the indentation and the quotes there"
         raise UserError(f"cannot read YAML: {problem}", f"{where}{line}", how) from None
 
 
@@ -259,7 +302,7 @@ def read_yaml(path: str | Path) -> Any:
     try:
         text = read_bytes(path, 4 * MOST_TEXT).decode()
     except FileNotFoundError:
-        raise UserError("no such file", str(path), "check the path") from None
+        raise UserError("no such file", str(path), f"check the path (you are in {Path.cwd()})") from None
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read the file: {reason(error)}", str(path), "give a YAML file") from None
     return parse_yaml(text, str(path))

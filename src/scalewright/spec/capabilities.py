@@ -1,6 +1,7 @@
 """The features of each trainer: its values of each axis, and combinations it refuses (capabilities.yaml).
 
     find_capabilities("torchtitan").allows("schedule", "dualpipe")     False
+    find_capabilities("torchtitan", "0.2").allows("recompute", {"every": 2})      True
     ....................................missing(layout)                ["schedule dualpipe", "zero_stage 1"]
     ....................................runs_on("tpu")                 False
 
@@ -10,6 +11,7 @@ trainer lacks, and `emit` gives the reasons.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -55,7 +57,8 @@ class Capabilities:
         for rule in self.never:
             if all(axis in keys and _holds(keys[axis], values) for axis, values in rule.items()):
                 lacks.append(" with ".join(_words(axis, keys[axis]) for axis in rule))
-        return lacks
+        by_hand = len(set(keys.get("stage_layers") or ())) > 1 and self.why.get("stage_layers")
+        return [*lacks, f"stages by hand ({by_hand})"] if by_hand else lacks
 
 
 def kind_of(value: Any) -> Any:
@@ -64,15 +67,18 @@ def kind_of(value: Any) -> Any:
 
 
 @lru_cache(maxsize=64)
-def find_capabilities(trainer: str) -> Capabilities:
-    """A trainer's capabilities by its name in the file; without an entry it can do everything."""
+def find_capabilities(trainer: str, version: str | None = None) -> Capabilities:
+    """A trainer's capabilities by its name in the file, today's without a release; without an entry it can do all."""
     entries = read_yaml(FILE)
     entry = entries.get(trainer)
     if entry is None:
         return Capabilities(trainer, title=trainer)
     title = entry.get("title", trainer)
     entry = entries[entry["as"]] if "as" in entry else entry
-    axes = {axis: tuple(values) for axis, values in entry["axes"].items()}
+    older = [
+        axes for release, axes in entry.get("before", {}).items() if version and _number(version) < _number(release)
+    ]
+    axes = {axis: tuple(values) for had in (entry["axes"], *older) for axis, values in had.items()}
     never, devices = tuple(entry.get("never", ())), tuple(entry.get("devices", ()))
     return Capabilities(trainer, axes, never, entry["source"], True, title, devices, entry.get("why", {}))
 
@@ -86,6 +92,10 @@ def trainers_on(kind: str) -> list[str]:
 def titled_trainers() -> tuple[str, ...]:
     """The trainers in use today, in the file's order: entries of their own with a title."""
     return tuple(name for name, entry in read_yaml(FILE).items() if "title" in entry and "as" not in entry)
+
+
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", release))
 
 
 def _holds(value: Any, values: Any) -> bool:

@@ -16,20 +16,60 @@ machine, a start or a new cluster found is a Finding (doctor, preflight, accept)
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+MOST_MISTAKES = 8  # shown in one line
 
 
 class UserError(ValueError):
     """A mistake of the user's, in one line: what is wrong, where, and how to fix it."""
 
     exit_code = 2
+    parts: tuple[UserError, ...] = ()  # of several mistakes in one
 
     def __init__(self, what: str, where: str = "", how: str = "") -> None:
         self.what, self.where, self.how = shortened(what), shortened(where), shortened(how, 800)
         place, fix = f" ({self.where})" if where else "", f": {self.how}" if how else ""
         super().__init__(self.what + place + fix)
+
+
+class Mistakes:
+    """Mistakes of the user's in one place, so that one error names them all.
+
+    >>> mistakes = Mistakes()
+    >>> device = mistakes.of(lambda: load_device(name))  # None where it raises UserError
+    >>> mistakes.stop()  # raises what was noted
+    """
+
+    def __init__(self) -> None:
+        self.noted: list[UserError] = []
+
+    def of(self, check: Callable[[], T]) -> T | None:
+        """What the check returns; its UserError is noted."""
+        try:
+            return check()
+        except UserError as error:
+            self.noted += error.parts or [error]
+            return None
+
+    def stop(self) -> None:
+        """Raises what was noted, if anything was."""
+        if self.noted:
+            raise self.together()
+
+    def together(self) -> UserError:
+        """A single mistake as it is, several in one line."""
+        parts = tuple({str(error): error for error in self.noted}.values())
+        if len(parts) == 1:
+            return parts[0]
+        shown, left = "; ".join(map(str, parts[:MOST_MISTAKES])), len(parts) - MOST_MISTAKES
+        together = UserError("; ".join(part.what for part in parts))
+        together.parts = parts
+        together.args = (f"{len(parts)} things to mend: {shown}" + (f"; and {left} more" if left > 0 else ""),)
+        return together
 
 
 class RunError(RuntimeError):
@@ -59,18 +99,20 @@ def install(extra: str) -> str:
     return f"run `pip install -e '.[{extra}]'` in scalewright's checkout"
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+def nearest(name: str, known: Iterable[str], count: int = 3, cutoff: float = 0.5) -> list[str]:
     """The known names most like `name`, best first; empty when none is near."""
     by_folded = {option.lower(): option for option in reversed(list(known))}  # of two alike the first
-    return [by_folded[key] for key in difflib.get_close_matches(name.lower(), by_folded, n=count, cutoff=0.5)]
+    return [by_folded[key] for key in difflib.get_close_matches(name.lower(), by_folded, n=count, cutoff=cutoff)]
 
 
-def unknown(kind: str, name: str, known: Iterable[str], where: str = "", more: str = "") -> UserError:
+def unknown(
+    kind: str, name: str, known: Iterable[str], where: str = "", more: str = "", cutoff: float = 0.5
+) -> UserError:
     """The error for a name that isn't known, with the nearest valid ones (or all, if they are few)."""
     options = list(known)
-    near = nearest(name, options)
+    near = nearest(name, options, cutoff=cutoff)
     meant = "did you mean " + " or ".join(f"'{option}'" for option in near) + "?"
-    how = meant if near else "use one of " + ", ".join(options) if len(options) <= 20 else ""
+    how = meant if near else "use one of " + ", ".join(options) if len(options) <= 22 else ""
     return UserError(f"unknown {kind} '{name}'", where, f"{how} {more}".strip())
 
 

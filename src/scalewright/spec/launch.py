@@ -46,7 +46,7 @@ class LaunchSpec(Spec):
 
     # machines
     nodes: int | None = Field(None, ge=1)  # null: as many as `devices` need
-    per_node: int | None = Field(None, ge=1)  # ranks of a node; null: devices / nodes, 8 at most
+    per_node: int | None = Field(None, ge=1)  # ranks of a node; null: devices / nodes, at most the cluster's, else 8
     hosts: tuple[str, ...] = ()  # ssh, mpi, torchrun: names, the first one is met by the others
     port: int | None = Field(None, ge=1024, le=65535)  # where ranks meet; null: 29500, or by the job's number
     interface: str | None = None  # of the network between nodes: ib0, eth0

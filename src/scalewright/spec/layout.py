@@ -10,6 +10,7 @@ Each error names the two values in conflict and one that works.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -84,6 +85,8 @@ class Layout(Spec):
 
         tp, pp, cp = get("tp"), get("pp"), get("cp")
         _check_recompute(data.get("recompute"))
+        if isinstance(data.get("stage_layers"), str):
+            data["stage_layers"] = _read_stage_layers(data["stage_layers"], pp * get("virtual_stages"))
         if data.get("sp") is None:
             data["sp"] = tp > 1
         if data.get("virtual_stages") is None:
@@ -148,6 +151,20 @@ class Layout(Spec):
     def stages(self) -> int:
         """Parts that the model is cut into, virtual stages counted (dualpipe has each part twice)."""
         return KINDS[self.schedule].parts(self.pp, self.virtual_stages)
+
+
+def _read_stage_layers(text: str, stages: int) -> list[int]:
+    """`0,1x126,0`: none, one layer in each of 126 stages, none; also as `0,126x1,0` where that makes `stages`."""
+    runs = [
+        re.fullmatch(r"(\d{1,6})(?:[x*](\d{1,6}))?", part.replace(" ", "")) for part in text.strip("[] ").split(",")
+    ]
+    sizes = [(int(run[1]), int(run[2] or 1), run[2]) for run in runs if run]
+    if len(sizes) < len(runs) or sum(max(size[:2]) for size in sizes if size[2]) > MOST:
+        how = "give whole numbers: 10,11,11,10, or layers x stages: 0,1x126,0"
+        raise UserError(f"stage_layers is '{text}'", "layout.stage_layers", how)
+    turned = [(each, times) if by is None else (times, each) for each, times, by in sizes]
+    plain, other = ([each for each, times, *_ in parts for _ in range(times)] for parts in (sizes, turned))
+    return other if len(other) == stages != len(plain) else plain
 
 
 def _is_chunked(schedule: Any) -> bool:

@@ -2,7 +2,8 @@
 
     tp              divides heads and intermediate size; of it and the kv heads, one divides the other
     ep, etp         divide the experts, and their intermediate size
-    pp x virtual    stages: no more than layers; `stage_layers` names them all, each at least one layer
+    pp x virtual    stages: no more than layers; `stage_layers` names them all, each at least one layer, but the ends:
+                    one may hold the embedding alone, one the head (Llama 3 405B: 126 layers on 16 x 8 stages)
     schedule        its virtual stages and micro-batches; some are planned only; some split backwards
     cp, sp          divide the sequence
     recompute       not with a backward in two halves; every k-th of at least k layers; inputs fit the budget
@@ -24,6 +25,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery, nearest_divisor
 from scalewright.spec.memory import offloads_parameters
@@ -97,15 +99,19 @@ def _experts(case: Case) -> Problem | None:
 
 def _stages(case: Case) -> Problem | None:
     layout, layers = case.layout, case.model.num_hidden_layers
-    if layout.stages <= layers:
+    more = layout.stages - layers
+    if more <= 0 or (more <= 2 and len(layout.stage_layers or ()) == layout.stages):
         return None
+    by_hand = [0, *[1] * layers, 0][: layout.stages] if more <= 2 < layout.stages else None
     virtual = layout.stages // layout.pp
     subject = f"pp {layout.pp} is" if virtual == 1 else f"pp {layout.pp} x virtual_stages {virtual} are"
     return Problem(
-        f"{subject} more than the model's {layers} layers",
+        f"{subject} more than the model's {counted(layers, 'layers')}",
         lambda: [
+            [{"stage_layers": by_hand}] if by_hand else [],
             ({"pp": pp} for pp in near(layout.pp, layout.pp - 1)),
             ({"virtual_stages": v} for v in near(virtual, virtual - 1)),
+            ({"schedule": "interleaved", "virtual_stages": v} for v in near(virtual, virtual - 1)),
             [{"schedule": "1f1b", "virtual_stages": 1}],
         ],
     )
@@ -147,12 +153,12 @@ def _stage_layers(case: Case) -> Problem | None:
         return None
     conflict = None
     if len(given) != layout.stages:
-        conflict = f"stage_layers has {len(given)} entries but there are {layout.stages} stages"
-    elif min(given) < 1:
-        stage = next(stage for stage, count in enumerate(given) if count < 1)
-        conflict = f"stage_layers gives stage {stage} {given[stage]} layers but each of {layout.stages} needs one"
+        conflict = f"stage_layers has {len(given)} entries but the layout has {counted(layout.stages, 'stages')}"
+    elif min(given) < 0 or min(given[1:-1], default=1) < 1:
+        stage = next(stage for stage, count in enumerate(given) if count < (0 < stage < len(given) - 1))
+        conflict = f"stage_layers gives stage {stage} {given[stage]} layers but each between the ends needs one"
     elif sum(given) != layers:
-        conflict = f"stage_layers sums to {sum(given)} but the model has {layers} layers"
+        conflict = f"stage_layers sums to {sum(given)} but the model has {counted(layers, 'layers')}"
     return Problem(conflict, lambda: [[{"stage_layers": None}]]) if conflict else None
 
 
@@ -261,7 +267,7 @@ def _find_fix(case: Case, index: int, problem: Problem) -> str:
     for needed in (len(CHECKS), index + 1):
         working = [fix for fixes in problem.fixes() if (fix := _first_working(case, fixes, needed))]
         if working:
-            return "use " + ", or ".join(_words(case, fix) for fix in working[:2])
+            return "use " + ", or ".join(list(dict.fromkeys(_words(case, fix) for fix in working))[:2])
     return ""
 
 
@@ -308,9 +314,12 @@ def _words(case: Case, fix: Fix) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A value as YAML on one line."""
+    """A value as a run file may have it, on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {as_text(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):  # of stages: 0,1x126,0
+        runs = [(item, len(list(run))) for item, run in itertools.groupby(value)]
+        return ",".join(f"{item}x{times}" if times > 1 else str(item) for item, times in runs)
     names = {None: "null", True: "true", False: "false"}
     return str(value) if type(value) in (int, float, str) else names[value]
 

@@ -43,7 +43,7 @@ class Optimizer:
     written: OptimizerName  # `optimizer.name` in a run file
     states: tuple[str, ...]  # tensors of the weight's shape, as `torch.optim.Optimizer.state` names them
     outer_states: tuple[str, ...] | None = None  # of weights that are no matrices of blocks; null: the same
-    width: int = FP32  # bytes of a state's number
+    width: float = FP32  # bytes of a state's number
     block: int = 0  # numbers of a state that share an fp32 scale; 0: there are none
     least: int = 0  # a tensor of fewer numbers has fp32 states
     step_bytes: int = 0  # of each tensor's step counter
@@ -52,6 +52,11 @@ class Optimizer:
     scratch: int = 0  # bytes per parameter (with outer_states: of a matrix) that an update makes and frees
     at_once: int = 0  # parameters for which that is made at a time; 0: all of a rank's
     source: str
+
+    @property
+    def shown(self) -> str:
+        """As an answer names it: a run file's word, or a user's own by its import path."""
+        return self.name if ":" in self.name else self.written
 
     @property
     def packed(self) -> bool:
@@ -71,7 +76,7 @@ class Optimizer:
         if prod(tensor.shape) < self.least:
             return FP32 * len(self.states) * elements + counter
         scales = -(-elements // self.block) if self.block else 0
-        return len(self.states) * (self.width * elements + FP32 * scales) + counter
+        return int(len(self.states) * (self.width * elements + FP32 * scales)) + counter
 
 
 _RECORDS = (
@@ -91,7 +96,7 @@ _RECORDS = (
         name="adamw_8bit", written="adamw_8bit", states=("exp_avg", "exp_avg_sq"), width=1, block=256, least=4096,
         step_bytes=4, update=192, flag=10, scratch=18, at_once=CHUNK,
         source="Dettmers et al. 2022, arXiv 2110.02861, §2: dynamic tree levels, a scale a block; blocks of "
-        "256 as torchao's; counted in train/packed_adamw.py and quantize.py: unpacking 42, the update 96, "
+        "256 as torchao's; counted in train/packed_adamw.py and rounding.py: unpacking 42, the update 96, "
         "packing 54; the flag selects codes (2) and the update (8)",
     ),
     Optimizer(

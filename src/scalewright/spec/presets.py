@@ -12,8 +12,6 @@ that its makers published. A test compares every count with them.
 from __future__ import annotations
 
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -159,6 +157,8 @@ def _from_keys(keys: Any, where: str, name: str | None) -> ModelSpec:
         return read_huggingface(keys, where, name)
     if isinstance(keys, dict) and name is not None:
         keys = {"name": name, **keys}
+    if isinstance(keys, dict) and "model" in keys:
+        raise UserError("this is a run, not a model alone", where, f"give it with --from: --from {where}")
     return ModelSpec.parse(keys, where)
 
 
@@ -166,7 +166,7 @@ def _read_json(path: Path) -> dict[str, object]:
     try:
         content = read_json(path)
     except FileNotFoundError:
-        raise UserError("no such file", str(path), "check the path") from None
+        raise UserError("no such file", str(path), f"check the path (you are in {Path.cwd()})") from None
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read JSON: {reason(error)}", str(path), "write the file again") from None
     if not isinstance(content, dict):
@@ -180,6 +180,9 @@ LIMIT = 4 << 20  # bytes; the largest config.json known is a few hundred kB
 
 def fetch_config(repository: str, timeout_s: float = 20.0) -> dict[str, object]:
     """The content of a repository's config.json; raises UserError (no network, no such model, gated)."""
+    import urllib.error  # https takes a while to import
+    import urllib.request
+
     name, _, revision = repository.partition("@")
     where = f"hf:{repository}"
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or not re.fullmatch(r"[\w./-]*", revision):

@@ -1,5 +1,6 @@
 """The operator record, a rank's sizes, and what blocks (block.py) are built of: products, norms, Mamba-2 and DeltaNet.
 
+    column linear  [R, in] x [out/tp, in]           row linear  [R, in/tp] x [out, in/tp]
     Mamba-2     z, x, B, C, dt = projections;  x, B, C = conv;  y = scan;  o(norm(y * silu(z)))
     DeltaNet    q, k, v, z, b, a = projections;  q, k, v = conv;  y = scan;  o(norm(y) * silu(z))
 
@@ -75,10 +76,12 @@ class Sizes:
 
     @property
     def rows(self) -> int:
+        """R: tokens inside attention and MLP."""
         return self.batch * self.seq_len // self.cp
 
     @property
     def stream(self) -> int:
+        """N: tokens where norms and residuals work; R / tp with sequence parallelism."""
         return ceil_div(self.rows, self.tp) if self.sp else self.rows
 
 

@@ -8,7 +8,7 @@ A change (of devices, of the layout) gives a copy, so that nothing else of the r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,10 +17,12 @@ from scalewright.spec.errors import UserError, shortened
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.optimizers import Optimizer
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
 
 OURS = "scalewright"
+BATCH = ("micro_batch", "global_batch")
 DATA = "DATA"  # stands for token shards that nobody has named yet
 
 
@@ -34,6 +36,15 @@ class Unread(NamedTuple):
     def __str__(self) -> str:
         """The setting, within a line's length."""
         return shortened(f"{self.key} {self.value}")
+
+
+def unread_lines(unread: Iterable[Unread]) -> list[str]:
+    """A line for each that wasn't understood; more than three with one reason (`auto`) share theirs."""
+    by_reason: dict[str, list[str]] = {}
+    for item in unread:
+        by_reason.setdefault(item.why, []).append(str(item))
+    grouped = [([", ".join(items)] if len(items) > 3 else items, why) for why, items in by_reason.items()]
+    return [f"not read  {item}: {why}" for items, why in grouped for item in items]
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,7 @@ class Question:
     unread: tuple[Unread, ...] = ()
     guessed: Mapping[str, str] = field(default_factory=dict)  # sizes that follow from how many devices there
     # are -> what is assumed while that isn't known; "" where nothing is
+    optimizer: Optimizer | None = None  # of the run's own by import path, where it was measured
     source: str | None = None  # the file or command line that it was read from
     form: str | None = None  # the trainer whose words those are; null: a run file of ours
 
@@ -105,17 +117,20 @@ class Question:
         data = self.run.data.model_copy(update={"seq_len": seq_len})
         return replace(self, run=self.run.model_copy(update={"data": data}), length=None)
 
-    def resized(self, devices: int | None = None, global_batch: int | None = None) -> Question:
+    def resized(self, devices: int | None = None, global_batch: int | None = None, micro: int = 0) -> Question:
         """The same layout on other devices, or with another batch; raises UserError where it can't be.
 
         As the trainer would size it: a batch that its file states for each rank grows with the ranks, and a
         micro-batch that isn't stated is what is left of the batch for a rank.
         """
         keys, before = self.layout.dump(), self.layout
+        if "micro_batch" not in before.model_fields_set:
+            del keys["micro_batch"]  # stays left out
         keys["devices"] = devices or before.devices
         ranks = max(1, keys["devices"] // (before.tp * before.pp * before.cp))
         if "global_batch" in self.guessed:
-            keys["global_batch"] = before.micro_batch * before.accumulation * ranks
+            sequences = micro if micro and self.guessed.get("micro_batch") else before.micro_batch
+            keys["global_batch"] = sequences * before.accumulation * ranks
         keys["global_batch"] = global_batch or keys["global_batch"]
         if "micro_batch" in self.guessed:
             keys["micro_batch"] = max(1, keys["global_batch"] // ranks)
@@ -124,4 +139,7 @@ class Question:
     def notes(self, given: Collection[str]) -> tuple[str, ...]:
         """What was assumed, but for sizes that are `given` after all."""
         known = {line for key, line in self.guessed.items() if key in given or "devices" in given}
-        return tuple(line for line in self.assumed if line not in known)
+        left = tuple(line for line in self.assumed if line not in known)
+        open_batch = "devices" in given and all(map(self.guessed.get, BATCH))  # devices don't settle both sizes
+        sizes = [f"{key} {getattr(self.layout, key)}" for key in BATCH if open_batch and key not in given]
+        return (f"{', '.join(sizes)}: the file has no batch", *left) if sizes else left

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,7 @@ from scalewright.spec.base import Spec, from_keys, parse_yaml, read_yaml
 from scalewright.spec.compress import Compress, read_compress
 from scalewright.spec.deepspeed import check_options
 from scalewright.spec.diloco import DilocoSpec
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import Mistakes, UserError
 from scalewright.spec.guard import GuardSpec
 from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.layout import Layout
@@ -74,9 +75,7 @@ class DataSpec(Spec):
 
     def missing(self) -> list[str]:
         """The training sources that don't exist; a source may be a path without its suffix."""
-        paths = {source.path: Path(source.path).expanduser() for source in self.train}
-        suffixes = ("", ".bin", ".idx")
-        return [source for source, path in paths.items() if not any(Path(f"{path}{end}").exists() for end in suffixes)]
+        return [source.path for source in self.train if not there(Path(source.path))]
 
 
 def _sources(value: Any) -> Any:
@@ -267,14 +266,19 @@ class RunSpec(Spec):
     def _pick_branches(cls, data: Any) -> Any:
         """Parses each union with `{python: ...}` as one branch, so that an error is about that branch."""
         branches: dict[str, type[Spec]] = {"model": ModelSpec, "data": DataSpec, "optimizer": OptimizerSpec}
+        branches["loss"] = PythonRef
+        if isinstance(data.get("data"), str):
+            data["data"] = {"train": data["data"]}
+        mistakes = Mistakes()
         for key, spec in branches.items():
             if isinstance(data.get(key), dict):
                 kind = PythonRef if "python" in data[key] else spec
-                data[key] = kind.parse(data[key], where=key)
-        if isinstance(data.get("data"), str):
-            data["data"] = DataSpec.parse({"train": data["data"]}, where="data")
-        if isinstance(data.get("loss"), dict):
-            data["loss"] = PythonRef.parse(data["loss"], where="loss")
+                data[key] = mistakes.of(partial(kind.parse, data[key], where=key))
+        if mistakes.noted:  # what else is wrong is named beside it
+            stand_ins = {"model": "tiny", "data": {"train": "data"}}
+            sound = {key: stand_ins.get(key) if value is None else value for key, value in data.items()}
+            mistakes.of(lambda: cls.parse({key: value for key, value in sound.items() if value is not None}))
+        mistakes.stop()
         if isinstance(data.get("allow_changes"), str):
             data["allow_changes"] = (data["allow_changes"],)
         if data.get("out_dir") in (None, ""):
@@ -307,7 +311,7 @@ class RunSpec(Spec):
 
     @property
     def stated_seq_len(self) -> int | None:
-        """Tokens per sequence as the data, or a user's own data's arguments, set them; UserError for no number."""
+        """Tokens per sequence that data, or the arguments of a user's own, set, else None; UserError for no number."""
         if isinstance(self.data, DataSpec):
             return self.data.seq_len
         if (length := self.data.arguments.get("seq_len")) is None:
@@ -330,9 +334,45 @@ def load_run(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> R
     data = read_yaml(path)
     if not isinstance(data, dict):
         raise UserError("a run file holds keys and values", str(path), "see `scalewright train --help`")
+    if "model" not in data and {"hidden_size", "num_hidden_layers"} <= set(data):
+        raise UserError("this is a model, not a run", str(path), f"name it in a run file: `model: {path}`")
+    _find_again(data, Path(path))
     for override in overrides:
         apply_override(data, override)
     return RunSpec.parse(data, where=str(path))
+
+
+def _find_again(data: dict[str, Any], file: Path) -> None:
+    """Of a run's own run.yaml in a folder that was moved, or that is read from elsewhere: the folder is where it lies,
+    and what the file names relatively is looked for here, where the run was started, and beside the folder."""
+    home, seen, here = file.absolute().parent, data.get("environment"), Path(str(data.get("out_dir")))
+    if file.name != "run.yaml" or not isinstance(seen, dict) or not (home / "events.jsonl").exists():
+        return  # a user's own
+    if here.resolve() == home.resolve():
+        return
+    data["out_dir"] = str(file.parent)
+    above = 1 if here.is_absolute() else len(here.parts)  # where `runs/NAME` began
+    places = [Path(str(seen.get("folder", "."))), *home.parents[:above], home]
+
+    def again(text: Any) -> Any:
+        if not isinstance(text, str) or text in NO_PATHS or there(Path(text)):
+            return text
+        return next((str(place / text) for place in places if there(place / text)), text)
+
+    data |= {key: again(data[key]) for key in ("init", "resume", "cluster") if key in data}
+    parts = data["data"] if isinstance(data.get("data"), dict) else {}
+    for source in (*(parts.get("train") or ()), *(parts.get("valid") or ())):
+        if isinstance(source, dict):
+            source["path"] = again(source.get("path"))
+
+
+NO_PATHS = ("random", "auto", "never", "local")
+
+
+def there(source: Path) -> bool:
+    """Whether a source is there; it may be named without its suffix."""
+    path = source.expanduser()
+    return any(Path(f"{path}{end}").exists() for end in ("", ".bin", ".idx"))
 
 
 def apply_override(data: Mapping[str, Any], override: str) -> None:

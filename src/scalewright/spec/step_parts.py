@@ -52,3 +52,4 @@ KEYS = (  # of `time_breakdown_s`
 PART_TERMS = {key: FINER.get(key) or PARTS[key.removesuffix("_exposed")] for key in KEYS}
 # Values of `risk`, of a prediction and of a dry run.
 RISK_TERMS = {"fits": "fits", "likely": "likely to fit", "unlikely": "unlikely to fit", "no": "does not fit"}
+TOO_LARGE = (RISK_TERMS["unlikely"], RISK_TERMS["no"])

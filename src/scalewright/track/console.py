@@ -7,7 +7,8 @@
     ╰────────────────────────────────────────────────────────────────────────────╯
 
 The training loop only sets attributes: `step` stores a row and takes a microsecond. A thread of rich's draws the newest
-row twice a second, whatever the speed of the loop.
+row twice a second, whatever the speed of the loop. Where no panel can be drawn, a heartbeat prints the newest row, or
+what the run is at, before 10 s are silent.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewright.spec.common.formatting import MISSING, count, decimal, duration, printable, share, short_time
+from scalewright.spec.common.heartbeat import SILENT_S, Heartbeat
 from scalewright.track.lines import Row
 from scalewright.track.progress import DisplayState, plain_line, sparkline
 
@@ -44,13 +46,17 @@ class Console:
         start_step: int = 0,
         stream: TextIO | None = None,
         redraw_s: float = 0.5,
-        line_every_s: float = 20.0,
+        line_every_s: float = SILENT_S,
     ) -> None:
         self._stream = stream or sys.stderr
         self._enabled = enabled
         self._progress = DisplayState(name, total_steps, start_step, tuple(description))
         self._redraw_s, self._line_every_s = redraw_s, line_every_s
         self._next_line = 0.0
+        self._shown: Row | None = None  # the newest row that has been printed
+        self._heart = Heartbeat(
+            every_s=SILENT_S + 1, line=self._under_way, write=self._print
+        )  # after a row that is due
         self._live: Any = None
 
     def start(self) -> None:
@@ -58,10 +64,10 @@ class Console:
         if not self._enabled:
             return
         self._progress.begin()
-        if self._stream.isatty():
-            self._live = self._open_panel()
-        else:
+        self._live = self._open_panel() if self._stream.isatty() else None
+        if self._live is None:
             self._print(" · ".join([self._progress.name, *self._progress.description]))
+            self._heart.__enter__()
 
     def ends_at(self, step: int) -> None:
         """This call's last step, which may come before the run's."""
@@ -71,9 +77,28 @@ class Console:
         if not self._enabled:
             return
         self._progress.step(row)
+        self._heart.now("")
         if self._live is None and time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + self._line_every_s
-            self._print(plain_line(self._progress))
+            self._print(self._newest())
+
+    def at(self, doing: str) -> None:
+        """What the run is at beside its steps, such as a validation; "": at its next step."""
+        self._heart.now(doing)
+
+    def _newest(self) -> str:
+        self._next_line, self._shown = time.monotonic() + self._line_every_s, self._progress.row
+        return plain_line(self._progress)
+
+    def _under_way(self, seconds: float) -> str:
+        """What a heartbeat prints: a row that nobody has seen yet, else what the run has been at for so long."""
+        progress = self._progress
+        if progress.row is not self._shown and progress.row:
+            return self._newest()
+        ends = progress.done == (progress.total_steps if progress.last_step is None else progress.last_step)
+        if doing := self._heart.what or ("closing the run" if ends else ""):
+            return f"{doing} after step {progress.done:,}/{progress.goal}: {seconds:,.0f} s so far"
+        first = ", the first, which sets up kernels" if progress.done == progress.start_step else ""
+        return f"step {progress.done + 1:,}/{progress.goal}{first}: {seconds:,.0f} s so far"
 
     def valid(self, row: Row) -> None:
         if not self._enabled:
@@ -101,6 +126,7 @@ class Console:
         """Draws the last state, ends the panel and prints the summary; closing twice is fine."""
         if not self._enabled:
             return
+        self._heart.__exit__()
         if self._live is not None:
             with suppress(OSError):
                 self._live.stop()
@@ -115,17 +141,22 @@ class Console:
 
     def _print(self, text: str) -> None:
         try:
+            self._heart.heard()
             print(printable(text), file=self._stream, flush=True)
         except (OSError, ValueError):  # the reader of the pipe has gone: a run doesn't end for that
             self._enabled = False
+            self._heart.__exit__()
 
     def _open_panel(self) -> Any:
         from rich.console import Console as Terminal
         from rich.live import Live
 
+        terminal = Terminal(file=self._stream)
+        if terminal.is_dumb_terminal:  # which can't go back to a line
+            return None
         live = Live(
             get_renderable=lambda: panel(self._progress),
-            console=Terminal(file=self._stream),
+            console=terminal,
             refresh_per_second=1 / self._redraw_s,
             redirect_stdout=sys.stdout.isatty(),  # a piped stdout gets its text directly
             redirect_stderr=self._stream is sys.stderr,

@@ -36,6 +36,7 @@ def environment(
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "host": platform.node(),
         "system": platform.platform(),
+        "folder": str(Path(folder).absolute()),  # relative paths of the run are meant from there
         "command": " ".join(command if command is not None else sys.argv),
         "python": platform.python_version(),
         "versions": {name: version for name, version in installed(PACKAGES).items() if version},

@@ -31,6 +31,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import RunError, UserError, install
 from scalewright.spec.run import RunSpec
 from scalewright.track.events import EventsFile
@@ -176,7 +177,7 @@ class Feeder:
     def lost(self) -> str:
         """Words for the rows that the tracker doesn't have; empty where it has all."""
         rows = sum(not is_event for _, _, is_event in [*self._batch, *self._queue])
-        return f"; {rows} rows are in metrics.jsonl alone" if rows else ""
+        return f"; {counted(rows, 'rows are')} in metrics.jsonl alone" if rows else ""
 
     def _run(self) -> None:
         self._attempt(0)

@@ -120,8 +120,8 @@ class Balance:
         """The last step's loads of all stages' layers, on every rank. A collective; the host waits for it."""
         coords = self.mesh.coords
         first = all(coords[axis] == 0 for axis in ("dp_replicate", "fsdp", "tp"))  # of those that are alike
-        own = {str(layer): loads.tolist() for layer, loads in self.summed.items()} if first else {}
-        return {int(layer): loads for part in gather_json(own, self.mesh) for layer, loads in part.items()}
+        by_layer = {str(layer): loads.tolist() for layer, loads in self.summed.items()} if first else {}
+        return {int(layer): loads for part in gather_json(by_layer, self.mesh) for layer, loads in part.items()}
 
     @torch.no_grad()
     def update(self, weights: Weights, keep: Tensor) -> None:

@@ -24,6 +24,7 @@ from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.spec.compress import LowRank
 from scalewright.spec.errors import Finding
 from scalewright.spec.grid import make_grid
 from scalewright.spec.groups import used_axes
@@ -35,8 +36,8 @@ from scalewright.train.compare_nodes import look_together
 from scalewright.train.engine import Engine, build_own
 from scalewright.train.guard.decide import Guard
 from scalewright.train.hangs.watchdog import Watchdog
-from scalewright.train.horizon import find_horizon
 from scalewright.train.initial import begin_remarks
+from scalewright.train.learning_rate import find_horizon
 from scalewright.train.loss import build_loss
 from scalewright.train.metrics.record import Record
 from scalewright.train.metrics.run_files import open_record, write_folder
@@ -53,6 +54,7 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
     """Builds everything up to the first step; `resources` hold the run's folder, its watchdog and checks. Raises
     UserError where nodes don't fit each other, or the folder holds another run."""
     mesh, watch, findings = _meet(start, context, device, resources)
+    start.at("building the model")
     remarks: list[str] = []
     run = _on_devices(start.resolved.run, mesh, remarks)
     resolved = replace(start.resolved, run=run)
@@ -64,6 +66,7 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
     if mesh.rank == 0:
         resources.enter_context(claim_folder(run))
     barrier(mesh)
+    start.at("looking for a checkpoint, and opening the data")
     origin = find_origin(resolved, mesh)
     peak = None
     if mesh.rank == 0:  # measured while the others wait; that of an earlier call for a run that goes on
@@ -71,7 +74,9 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
         peak = earlier_peak(run.folder, precision, mesh.world) if origin.reader is not None else None
         peak = peak or find_peak(run.cluster, precision, mesh.device)
     barrier(mesh)
+    start.at("reading the checkpoint" if origin.reader is not None else "making the first weights")
     session, notes = _take_up(resolved, origin, mesh, engine, loss, valid, watch, start.until)
+    start.at("opening the run's records, and predicting its step")
     if peak is not None:
         remarks += begin_remarks(run, origin.dataset) if origin.reader is None else []
         write_folder(session, origin.changes)
@@ -117,7 +122,9 @@ def _build_engine(run: RunSpec, mesh: Mesh) -> Engine:
 def _on_devices(run: RunSpec, mesh: Mesh, remarks: list[str]) -> RunSpec:
     """The run with the device, and the precision and compilation that it chooses; torch is set to them."""
     requested = run.layout.precision
-    precision = from_rank_zero(choose_precision(requested, mesh.device, remarks) if mesh.rank == 0 else None, mesh)
+    scaled = run.engine == "scalewright" and not isinstance(run.train.compress, LowRank)
+    chosen = choose_precision(requested, mesh.device, remarks, scaled) if mesh.rank == 0 else None
+    precision = from_rank_zero(chosen, mesh)
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     compiled = run.train.compile if run.train.compile != "auto" else mesh.device.type == "cuda"
     layout = run.layout.model_copy(update={"precision": precision})

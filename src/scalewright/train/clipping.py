@@ -1,7 +1,7 @@
 """Clipping by the norm of all ranks' gradients together, as near for large tensors as for small ones.
 
-    |g|^2  = sum over ranks and tensors of share |part|^2    one all-reduce, with the step's report (step.py);
-                                                             a part that several ranks hold counts once
+    |g|^2  = sum over ranks and tensors of share |part|^2    one all-reduce over all pipeline stages, shards and cuts,
+                                                             with the step's report; what several hold counts once
     factor = min(1, clip_norm / (|g| + 1e-6))                as clip_grad_norm_ of torch; guard/decide.py has
                                                              it beside a spike's factor and the loss scale
 
@@ -21,6 +21,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from scalewright.parallel.collectives import all_sum
+from scalewright.parallel.mesh import Mesh
+from scalewright.train.columns import NORM
+
 PIECE = 65536  # numbers: 8192 in each running sum
 
 
@@ -31,9 +35,21 @@ def squared_part(gradients: list[Tensor], shares: Tensor) -> Tensor:
     return (squares * shares).sum()
 
 
+def sum_over_ranks(report: Tensor, mesh: Mesh) -> None:
+    """Adds up a step's report [WIDTH + world] over all ranks that share a model, in place: its squared norm, too, whose
+    root is left in its place."""
+    all_sum(report, mesh, mesh.together)
+    report[NORM] = report[NORM].sqrt()
+
+
 def clipped(factor: Tensor, norm: Tensor, clip_norm: float) -> Tensor:
     """The factor of gradients of this norm, made smaller where they would exceed `clip_norm`; a number."""
     return torch.minimum(factor, clip_norm / (norm + 1e-6))
+
+
+def scale(gradients: list[Tensor], factor: Tensor | float) -> None:
+    """Multiplies gradients by the step's factor, in place."""
+    torch._foreach_mul_(gradients, factor)
 
 
 def squared_norms(tensors: list[Tensor]) -> Tensor:

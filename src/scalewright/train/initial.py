@@ -17,6 +17,7 @@ from scalewright.data.dataset import Dataset
 from scalewright.data.tokenizer import read_tokenizer, start_of_document, tokenizer_file, vocabulary_size
 from scalewright.model.companions import copy_origin
 from scalewright.parallel.weights import Source
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.ends import ORIGIN, json_object
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
@@ -81,13 +82,17 @@ def odd_beginning(dataset: Dataset, expected: tuple[int, ...] | None, model: str
 
 
 def begin_remarks(run: RunSpec, dataset: Dataset) -> list[str]:
-    """Lines on new words, and on documents that begin otherwise than the texts that the model has read."""
-    path = dataset.tokenizer_path
+    """Lines on new words, on documents that begin otherwise than the texts that the model has read, and on a warm-up
+    that the run doesn't outlast."""
+    path, warmup, steps = dataset.tokenizer_path, run.lr_schedule.warmup_steps, run.train.steps
+    remarks = []
+    if steps and warmup >= steps:
+        remarks.append(f"warmup_steps {warmup:,}, and {counted(steps, 'steps')} in all: the rate never reaches its lr")
     if run.init == "random":
         if path is None or dataset.ends.bos is not None:
-            return []
-        return odd_beginning(dataset, start_of_document(read_tokenizer(path), path), "the tokenizer")
-    remarks = odd_beginning(dataset, start_of_texts(Path(run.init)), f"init: {run.init}")
+            return remarks
+        return remarks + odd_beginning(dataset, start_of_document(read_tokenizer(path), path), "the tokenizer")
+    remarks += odd_beginning(dataset, start_of_texts(Path(run.init)), f"init: {run.init}")
     if isinstance(run.model, ModelSpec):
         (rows, words), size = init_vocabulary(run, run.model), run.model.vocab_size
         if size > rows or (path is not None and (dataset.vocab_size or 0) > words):

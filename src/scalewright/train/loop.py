@@ -47,7 +47,7 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
     if record is not None:
         timers.start(mesh.device)
     traced = [step for step in run.profile.steps if first <= step <= last]
-    tracer = Tracer(traced, run.folder / "traces", mesh, session.parallel)
+    tracer = Tracer(traced, run.folder / "traces", mesh, session.parallel, lambda: _tracing(session, clock))
     numbered = zip(range(first, last + 1), timers.each("data", batches), strict=False)
     for step, (micros, counted) in tracer.follow(first, numbered):
         rate = session.horizon.rate(run.lr_schedule, base, step)
@@ -81,6 +81,13 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
         if stopped and (step < last or cut_short):
             return step, stop_reason(stopped, mesh.world)
     return step, None
+
+
+@contextmanager
+def _tracing(session: Session, clock: Clock) -> Iterator[None]:
+    """Around what a profiler does between two steps: starting, and writing its file."""
+    with session.watch.phase("trace"), clock.stopped():
+        yield
 
 
 def _write(

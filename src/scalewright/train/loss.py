@@ -29,6 +29,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef
 from scalewright.spec.user_code import import_object
+from scalewright.train.resolve import reduction_of
 
 DEFAULT_LOSS = "cross_entropy"
 
@@ -156,17 +157,6 @@ def _random_state_kept(device: torch.device) -> AbstractContextManager[Any]:
     if device.type == "mps":
         return nullcontext()
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-
-
-REDUCTIONS = ("sum", "mean")
-
-
-def reduction_of(loss: PythonRef) -> str:
-    """The reduction that the run file declares; raises UserError for a reduction that isn't one."""
-    chosen = loss.arguments.get("reduction", "sum")
-    if chosen not in REDUCTIONS:
-        raise UserError(f"reduction {chosen!r} gives no single number", "loss", "use reduction: sum or reduction: mean")
-    return str(chosen)
 
 
 def called_part(loss: PythonRef) -> PythonRef:

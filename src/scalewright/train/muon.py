@@ -39,8 +39,8 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self, matrices: Sequence[Weight], mesh: Mesh, adamw: torch.optim.AdamW, spec: OptimizerSpec, dtype: torch.dtype
     ) -> None:
-        own = {"params": [weight.master for weight in matrices], "weight_decay": spec.weight_decay, "lr": spec.lr}
-        super().__init__([own, *adamw.param_groups], {"momentum": spec.kept_momentum})
+        group = {"params": [weight.master for weight in matrices], "weight_decay": spec.weight_decay, "lr": spec.lr}
+        super().__init__([group, *adamw.param_groups], {"momentum": spec.kept_momentum})
         self.matrices, self.dtype, self.momentum = list(matrices), dtype, spec.kept_momentum
         self.owners = Owners([weight.placement for weight in matrices], mesh)
         shapes = (weight.placement.tensor.shape for weight in matrices)

@@ -84,7 +84,7 @@ def _build(spec: OptimizerSpec | PythonRef, weights: Weights, load: Load, seed: 
     if isinstance(spec, PythonRef):
         try:
             made = load(spec)(_groups(trained))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             how = "it gets the parameter groups, and the keys beside `python` by name"
             raise UserError(f"{spec.python} can't be called so: {error}", "optimizer", how) from error
         if not isinstance(made, torch.optim.Optimizer):

@@ -1,8 +1,8 @@
 """Which precision a run computes in, and what its MFU is measured against.
 
 bf16 means fp32 master weights, bf16 copies for compute, and fp32 sums of gradients; fp16 the same, with a dynamic loss
-scale (train/guard/decide.py). `auto` takes bf16 where the device has it fast: on a CPU that is measured, since some
-have AMX and others are three times slower in bf16.
+scale (train/guard/decide.py). `auto` takes bf16 where the device has it fast, and fp16 on GPUs that have that alone: on
+a CPU it is measured, since some have AMX and others are three times slower in bf16.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ class Peak:
     how: str = ""  # how it was measured
 
 
-def choose_precision(asked: str, device: torch.device, remarks: list[str] | None = None) -> str:
-    """The precision to compute in; raises UserError for one that the device lacks. `remarks` gets what was measured."""
+def choose_precision(asked: str, device: torch.device, remarks: list[str] | None = None, scaled: bool = True) -> str:
+    """The precision to compute in; raises UserError for one that the device lacks. `remarks` gets what was measured.
+    `scaled`: whether the run bears a loss scale that changes, as fp16 has one."""
     if asked == "auto":
         if device.type == "cuda":
-            return "bf16" if _has_bf16() else "fp32"
+            return _on_gpu(device, remarks, scaled)
         if device.type == "mps":
             return "fp32"
         speed = compare_bf16("cpu")
@@ -40,10 +41,23 @@ def choose_precision(asked: str, device: torch.device, remarks: list[str] | None
             remarks.append(speed.describe())
         return "bf16" if speed else "fp32"
     if asked == "bf16" and device.type == "cuda" and not _has_bf16():
-        raise UserError(f"{torch.cuda.get_device_name(device)} has no bf16", "layout.precision", "use fp32")
+        raise UserError(f"{torch.cuda.get_device_name(device)} has no bf16", "layout.precision", "use fp16 or fp32")
     if asked == "tf32" and device.type != "cuda":
         raise UserError(f"tf32 exists on NVIDIA GPUs, not on {device.type}", "layout.precision", "use fp32")
     return asked
+
+
+def _on_gpu(device: torch.device, remarks: list[str] | None, scaled: bool) -> str:
+    """bf16; fp16 where a card of before 2020 (Volta, Turing, P100) has that alone, some eight times as fast as fp32."""
+    if _has_bf16():
+        return "bf16"
+    capability = torch.cuda.get_device_capability(device)
+    if not scaled or (capability < (7, 0) and capability != (6, 0)):
+        return "fp32"
+    if remarks is not None:
+        name = torch.cuda.get_device_name(device)
+        remarks.append(f"fp16: {name} has no bf16; layout.precision=fp32 is slower, and never overflows")
+    return "fp16"
 
 
 def _has_bf16() -> bool:

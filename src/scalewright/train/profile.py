@@ -7,7 +7,8 @@ Every rank writes its own file, which `scalewright diagnose`, Perfetto and chrom
 profiler records it holds names of phases, micro-batches and layers, the axis of each process group, the group of each
 collective, from torch's flight recorder, since Gloo's events don't have it, and the median time of the steps before,
 which nothing slowed. A pipeline also writes when each of its actions ran: traces/pipeline-step-00000005.json. A traced
-step is slower than others, so steps are chosen, and none by default; a run without any pays nothing.
+step is slower than others, so steps are chosen, and none by default; a run without any pays nothing. What preparing and
+writing take is in no step's time.
 
     ProfilerStep#5 ─┬─ data phase
                     ├─ compute phase ─┬─ forward stage 0 micro-batch 0 ─┬─ layers.0
@@ -26,8 +27,8 @@ import json
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
@@ -55,9 +56,13 @@ BEFORE, FEWEST = 20, 3  # steps before the traced ones whose median time stands 
 
 
 class Tracer:
-    """One rank's traces of `steps`, written into `folder`."""
+    """One rank's traces of `steps`, written into `folder`; `aside` is around what belongs to no step."""
 
-    def __init__(self, steps: Sequence[int], folder: Path, mesh: Mesh, parallel: Parallel) -> None:
+    def __init__(
+        self, steps: Sequence[int], folder: Path, mesh: Mesh, parallel: Parallel,
+        aside: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:  # fmt: skip
+        self.aside = aside
         self.steps, self.folder, self.mesh, self.parallel = frozenset(steps), folder, mesh, parallel
         self.on_gpu = mesh.device.type == "cuda"
         self._profiler: Any = None
@@ -93,7 +98,9 @@ class Tracer:
 
     def _begin(self, step: int) -> None:
         if self._profiler is None:
-            self._start(step)
+            self._settle()
+            with self.aside():
+                self._start(step)
         self._step = named_range(f"ProfilerStep#{step}", self.on_gpu)
         self._step.__enter__()
 
@@ -101,9 +108,17 @@ class Tracer:
         assert self._step is not None
         self._step.__exit__(None, None, None)
         if step + 1 not in self.steps:
-            self._write()
+            self._settle()
+            with self.aside():
+                self._write()
+                barrier(self.mesh)  # else the next step has the wait for the rank that writes longest
         if isinstance(self.parallel.executor, Pipeline):
             self._times.write(self.folder, step)
+
+    def _settle(self) -> None:
+        """Waits for the GPU: kernels that run after the end are not in the trace, and are the step's time."""
+        if self.on_gpu:
+            torch.cuda.synchronize(self.mesh.device)
 
     def _start(self, step: int) -> None:
         """Ranks begin together: else the first collective would show whose profiler took longest to start."""
@@ -123,8 +138,7 @@ class Tracer:
         """Stops, and writes the trace; nothing where none runs. No collective: other ranks may have gone."""
         if self._profiler is None:
             return
-        if self.on_gpu:
-            torch.cuda.synchronize(self.mesh.device)  # kernels that run after the end are not in the trace
+        self._settle()
         if len(self._begun) > FEWEST:
             times = [later - earlier for earlier, later in pairwise(self._begun)]
             self._profiler.add_metadata_json("step_time_s", json.dumps(statistics.median(times)))

@@ -1,6 +1,8 @@
 """Turns what a user wrote into what will run: nulls filled, conflicts found, before a process starts.
 
 run.yaml + overrides -> model spec, layout checked against it, steps, device -> a run with no blanks
+
+No torch is imported here: workers do it meanwhile.
 """
 
 from __future__ import annotations
@@ -89,8 +91,6 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     _check_capacity(run, model)
     check_deepspeed(run, model)
     if isinstance(run.loss, PythonRef):
-        from scalewright.train.loss import reduction_of  # with torch
-
         reduction_of(run.loss)
     if run.checkpoint.async_:
         raise UserError("asynchronous saving is not there yet", "checkpoint.async", "use async: false")
@@ -182,6 +182,17 @@ def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int |
     if isinstance(layout.recompute, RecomputeBudget):
         weighs = "recompute {budget: ...} weighs the operators of a model that this tool builds"
         raise UserError(f"{weighs}, and this one is the user's own", "layout", "use selective, full or {every: 2}")
+
+
+REDUCTIONS = ("sum", "mean")
+
+
+def reduction_of(loss: PythonRef) -> str:
+    """The reduction of a user's own loss that the run file declares; raises UserError for one that isn't one."""
+    chosen = loss.arguments.get("reduction", "sum")
+    if chosen not in REDUCTIONS:
+        raise UserError(f"reduction {chosen!r} gives no single number", "loss", "use reduction: sum or reduction: mean")
+    return str(chosen)
 
 
 def device_kind(run: RunSpec) -> tuple[str, int]:

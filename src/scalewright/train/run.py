@@ -19,11 +19,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scalewright.launch import settings
-from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
+from scalewright.launch.local import is_worker, prepare_workers, run_local
 from scalewright.launch.preflight.rules import look_here
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.rendezvous import with_address
-from scalewright.machine.load import mark, others_busy
+from scalewright.machine.load import fair_threads, mark, others_busy
+from scalewright.machine.processor import read_processor
+from scalewright.spec.common.heartbeat import Heartbeat
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.track.events import EventsFile
@@ -59,6 +61,7 @@ class Result:
 # Called before any rank starts, with the kind of device (cpu, cuda, mps); raises UserError for a run that
 # needs more memory than is free. `scalewright.api.train` passes that of `dry_run/fits_here.py`.
 MemoryCheck = Callable[[Resolved, str, RankContext], None]
+CHECKING = "checking the run, its data and this machine"
 
 
 def train(
@@ -77,11 +80,13 @@ def train(
 ) -> Result:
     """Trains a run. Arguments and errors are those of `scalewright.api.train`, but for `check_memory`. Without it the
     run is not compared with the memory that is free."""
-    with StopRequest(alone=True) as stop:
+    with StopRequest(alone=True) as stop, Heartbeat(CHECKING, enabled=not quiet) as heart:
         started, wall = time.perf_counter(), time.time()
         callbacks = Callbacks(on_step, on_valid, on_event)
         spec = keep_choices(read_run(run, overrides, *(["device=cpu"] if simulate else [])))
         context, variables = with_address(find_context()), settings.tracking_variables()
+        if context.rank:
+            heart.now("")
         world = spec.layout.devices
         nodes = context.world if context.whole_node and world % context.world == 0 else 1
         here = world // nodes
@@ -113,18 +118,26 @@ def train(
             if local:
                 # counted here, since the fork server works for the run, too
                 start = replace(start, busy=others_busy(busy))
+
+                def begun(workers: list[int]) -> None:
+                    heart.now("")  # the first one tells what it is at
+                    if on_start is not None:
+                        on_start(workers)
+
+                heart.now("starting the ranks")
                 ended = run_local(
                     enter,
                     (start,),
                     here,
                     preload=PRELOAD,
-                    threads=None if kind == "cpu" else max(1, cores() // here),
-                    on_start=on_start,
+                    threads=(context.threads if kind == "cpu" else None) or fair_threads(read_processor(), here, 0.0),
+                    on_start=begun,
                     on_row=callbacks if callbacks else None,
                     import_main=False,
                     node=context if nodes > 1 else None,
                 )
             else:
+                heart.now("")
                 ended = enter(replace(context, tell=callbacks) if callbacks else context, start, stop)
         except Stopped:
             if not (local and callbacks.stopped):  # local workers get a callback's wish as a signal
@@ -173,7 +186,8 @@ PRELOAD = ("scalewright.train.worker", "torch._dynamo")
 
 def enter(context: RankContext, start: Start, stop: StopRequest | None = None) -> dict[str, object]:
     """One rank's entry, in whatever process it lives; the arguments and the answer are those of `work`."""
-    from scalewright.train.worker import work
+    with Heartbeat("loading PyTorch", enabled=context.rank == 0 and not start.quiet):
+        from scalewright.train.worker import work
 
     run, kind = start.resolved.run, start.device
     if run.deterministic:
@@ -186,7 +200,8 @@ def enter(context: RankContext, start: Start, stop: StopRequest | None = None) -
         settings.keep_few_kernels()
     settings.keep_flight_records(run.folder / "hangs")
     settings.raise_file_limit()
-    return work(context, start, stop)
+    with Heartbeat("joining the other ranks", enabled=context.rank == 0 and not start.quiet) as heart:
+        return work(context, replace(start, heart=heart), stop)
 
 
 def check_caller(run: RunSpec) -> None:

@@ -31,7 +31,7 @@ from scalewright.train.engine import Engine, Stepper
 from scalewright.train.guard.decide import Guard
 from scalewright.train.guard.health import Health, Rewinder, Target
 from scalewright.train.hangs.watchdog import Watchdog
-from scalewright.train.horizon import Horizon
+from scalewright.train.learning_rate import Horizon
 from scalewright.train.loss import DEFAULT_LOSS, build_loss
 from scalewright.train.metrics.measured import Counter, Readback
 from scalewright.train.metrics.record import Record

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scalewright.machine.load import CpuMark
+from scalewright.spec.common.heartbeat import Heartbeat
 from scalewright.spec.errors import Finding
 from scalewright.train.resolve import Resolved
 
@@ -27,3 +28,9 @@ class Start:
     findings: tuple[Finding, ...] = ()  # of the preflight rules on this node
     patience: Patience | None = None  # the watchdog's
     prepare: Callable[[Session], None] | None = None  # called before it trains: parity attaches to it
+    heart: Heartbeat | None = None  # in the process of the rank that writes, until its display is there
+
+    def at(self, what: str) -> None:
+        """What the rank is at before its first step."""
+        if self.heart is not None:
+            self.heart.now(what)

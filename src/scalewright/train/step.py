@@ -41,7 +41,7 @@ from scalewright.parallel.stages import stages_of
 from scalewright.parallel.weights import sum_partial
 from scalewright.spec.guard import GuardSpec
 from scalewright.train.balance import Balance
-from scalewright.train.clipping import squared_part
+from scalewright.train.clipping import scale, squared_part, sum_over_ranks
 from scalewright.train.columns import AUX, BUSIEST, DROPPED, LOSS, MEMORY, NORM, OUTER, STOP, TOKENS, WIDTH
 from scalewright.train.diloco import Islands
 from scalewright.train.guard.decide import Guard
@@ -125,8 +125,7 @@ class Step:
         if self.balance is not None:
             report[BUSIEST : DROPPED + 1] = self.balance.count()
         local = self.guard.note_local(report)
-        all_sum(report, self.mesh, self.mesh.together)
-        report[NORM] = report[NORM].sqrt()
+        sum_over_ranks(report, self.mesh)
         verdict = self.guard.judge(report, local, self.clip_norm)
         self._buffers.put_back_unless(verdict.keep)
         if self.parallel.compression is not None:
@@ -137,13 +136,13 @@ class Step:
             keep, factor = torch.stack([verdict.keep.float(), verdict.factor]).tolist()
             if keep:
                 if factor != 1:
-                    torch._foreach_mul_(gradients, factor)
+                    scale(gradients, factor)
                 weights.hand_over(gradients)
                 self.optimizer.step()
                 weights.publish()
             return
         if self.clip_norm > 0 or self.guard.scales:
-            torch._foreach_mul_(gradients, verdict.factor)
+            scale(gradients, verdict.factor)
         weights.hand_over(gradients)
         if obeys_flag(self.optimizer):
             update_unless(self.optimizer, (~verdict.keep).float())

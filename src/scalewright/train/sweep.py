@@ -26,6 +26,7 @@ from scalewright.launch.child import Share, start_child
 from scalewright.launch.local import cores
 from scalewright.launch.settings import tracking_variables
 from scalewright.launch.stop import stop_signals
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.common.untrusted import read_json
 from scalewright.spec.errors import UserError
@@ -154,7 +155,8 @@ def _shares(specs: Sequence[RunSpec], jobs: int | None) -> tuple[list[Share], li
     if at_once > most:
         if kind != "cpu":
             how = f"use --jobs {most} or fewer"
-            raise UserError(f"{at_once} runs of {devices} at once, and {count} {kind} devices", "--jobs", how)
+            what = f"{counted(at_once, 'runs')} of {devices} at once, and {counted(count, f'{kind} devices')}"
+            raise UserError(what, "--jobs", how)
         notes.append(f"{at_once} runs of {devices} at once share {count} cores: each is slower for it")
     threads = max(1, cores() // (at_once * (devices if kind == "cpu" else 1)))
     if kind != "cuda":

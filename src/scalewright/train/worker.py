@@ -77,8 +77,10 @@ def work(context: RankContext, start: Start, stop: StopRequest | None = None) ->
             ExitStack() as resources,
         ):
             session = build(start, context, device, resources)
-            if session.record is not None and device.type == "cpu":
-                session.record.remark(_thread_remark(context, start.busy))
+            start.at("")
+            remark = _thread_remark(context, start.busy) if session.record and device.type == "cpu" else None
+            if session.record is not None and remark is not None:
+                session.record.event("load", remark)
             if start.prepare is not None:
                 start.prepare(session)
             ended = _train(session, stop, started)

@@ -169,11 +169,11 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     cases = {
         "no settings": (theirs, None, "doesn't have its model's settings"),
         "another": (theirs, "llama-3.2-1b", r"'tok_embeddings.weight' is \[251, 48\] there"),
-        "more": ({**theirs, "layers.2.x": torch.ones(1)}, model, "1 tensors are no part of .*: layers.2.x"),
+        "more": ({**theirs, "layers.2.x": torch.ones(1)}, model, "1 tensor is no part of .*: layers.2.x"),
         "less": (
             {k: t for k, t in theirs.items() if k != "norm.weight"},
             model,
-            "1 tensors of .* are missing: norm.weight",
+            "1 tensor of .* is missing: norm.weight",
         ),
         "strange": ({"x": torch.ones(1)}, model, "no table has the names"),
     }

@@ -23,7 +23,11 @@ Call = tuple[str, str, bool]  # group, operation, done
 
 
 def write(
-    folder: Path, calls: Mapping[int, Sequence[Call]], gloo: bool = False, shapes: Mapping[int, Any] | None = None
+    folder: Path,
+    calls: Mapping[int, Sequence[Call]],
+    gloo: bool = False,
+    shapes: Mapping[int, Any] | None = None,
+    outputs: Mapping[int, Any] | None = None,
 ) -> None:
     """A dump a rank, of calls in order; numbers count within each group."""
     for rank, made in calls.items():
@@ -37,7 +41,8 @@ def write(
                            {"name": "step", "filename": "/home/me/train.py", "line": 31}],
                 "process_group": (group, GROUPS[group][0]), "collective_seq_id": numbers[group], "p2p_seq_id":
                 0, "profiling_name": f"{'gloo' if gloo else 'nccl'}:{name}", "is_p2p": False, "input_sizes":
-                (shapes or {}).get(rank, [[8]]), "input_dtypes": ["Float"], "state": "scheduled" if gloo else
+                (shapes or {}).get(rank, [[8]]), "output_sizes": (outputs or {}).get(rank),
+                "input_dtypes": ["Float"], "state": "scheduled" if gloo else
                 "completed" if done else "started", "retired": done, "time_created_ns": place,
             })  # fmt: skip
         config = {
@@ -122,3 +127,25 @@ def test_the_answer_says_it_in_a_sentence(tmp_path: Path) -> None:
     assert verdict["evidence"] == [
         "rank 3 never came to default_pg #1 (all_reduce [[8]] Float), in which ranks 0, 1, 2 wait"
     ]
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "done", "root"),
+    [
+        ([8, 8, 4, 8], [8, 8, 4, 8], False, (2,)),  # equal parts of half the size
+        ([8, 8, 8, 8], [8, 8, 8, 4], False, (3,)),  # more is sent than received
+        ([8, 8, 4, 8], [8, 8, 8, 8], False, (2,)),
+        ([8, 8, 8, 8], [2, 6, 12, 12], False, ()),  # tokens to experts: uneven, and all that is sent is received
+        ([3, 5, 7, 9], [9, 7, 5, 3], False, ()),
+        ([8, 8, 4, 8], [8, 8, 4, 8], True, ()),
+        ([8, 8, 4, 8], None, False, ()),  # an older dump
+    ],
+)
+def test_sizes_of_all_to_all_disagree(
+    tmp_path: Path, sent: list[int], received: list[int] | None, done: bool, root: tuple[int, ...]
+) -> None:
+    shapes = {rank: [(size, 16)] for rank, size in enumerate(sent)}
+    outputs = {rank: [(size, 16)] for rank, size in enumerate(received or [])}
+    calls: dict[int, list[Call]] = {rank: [("0", "all_to_all", done)] for rank in range(4)}
+    write(tmp_path, calls, shapes=shapes, outputs=outputs)
+    assert hang(tmp_path).root == root

@@ -83,6 +83,36 @@ def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     assert "time since then is lost" in evidence
 
 
+def test_engines_that_skip_more_than_the_steps_of_a_log_have_no_share(tmp_path: Path) -> None:
+    path = tmp_path / "rlhf.log"
+    path.write_text(megatron_2021(1, 1.0, 3.0) + "\n" + "[deepspeed] OVERFLOW! Rank 0 Skipping step.\n" * 8)
+    [verdict] = diagnose([path])["verdicts"]
+    assert verdict["evidence"] == [
+        "fp16 gradients overflowed at their loss scale 8 times; of how many steps isn't in the log"
+    ]
+    assert verdict["gain_pct"] == {"p10": 0.0, "p50": 0.0, "p90": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("losses", "norm", "words"),
+    [
+        ([0.0] * 20, "nan", "20 steps from step 1 on have a loss of exactly 0.0"),
+        ([0.0] * 20, "0.5", ""),  # as GRPO's
+        ([3.0, 2.9, 0.0, 2.8], "1.4", "1 step from step 3 on has a loss of exactly 0.0"),
+        ([3.0, 2.9, -1.0, -1.0], "1.4", "2 steps from step 3 on have a loss of exactly -1.0"),
+        ([2.302585] * 12, "0.5", "12 steps in a row from step 1 on have the loss 2.303"),
+        ([2.3] * 20, "0.5", ""),  # rounded
+        ([3 - n / 10 for n in range(12)], "0.5", ""),
+    ],
+)
+def test_losses_that_cannot_be(tmp_path: Path, losses: list[float], norm: str, words: str) -> None:
+    path = tmp_path / "run.log"
+    lines = (megatron_2021(n, 1.0, loss).replace("norm: 0.500", f"norm: {norm}") for n, loss in enumerate(losses, 1))
+    path.write_text("\n".join(lines) + "\n")
+    evidence = [line for verdict in diagnose([path])["verdicts"] for line in verdict["evidence"]]
+    assert (words in evidence) if words else not any("loss" in line for line in evidence)
+
+
 def test_skipped_updates_of_fp16(tmp_path: Path) -> None:
     lines = [megatron_2021(step, 1.0, 3.0) for step in range(1, 41)]
     some = [line.replace("skipped iterations:   0", "skipped iterations:   1") for line in lines[:8]]
@@ -136,3 +166,20 @@ def test_a_trainer_state(tmp_path: Path) -> None:
     assert [step["step"] for step in diagnose([path])["log"]["steps"]] == [None, 10]
     path.write_bytes(path.read_bytes()[:-30])
     assert "cut off" in diagnose([path])["warnings"][0]
+
+
+@pytest.mark.parametrize("words", ["Dumping profiler traces at step {}", "Dumping traces at step {}"])
+def test_the_step_in_which_torchtitan_writes_its_traces_is_no_stall(tmp_path: Path, words: str) -> None:
+    lines = []
+    for step in range(1, 61):
+        later = step + 40 * (step > 20) + 40 * (step > 40)
+        lines.append(titan(later, 1.0, 4 - step / 60).replace(f"step: {later:2d}", f"step: {step:2d}"))
+        if step in (20, 40):
+            lines.append(titan(later, 1.0, 3.0).partition("step:")[0] + words.format(step))
+    path = tmp_path / "run.log"
+    path.write_text("\n".join(lines) + "\n")
+    answer = diagnose([path])
+    assert (len(answer["log"]["steps"]), causes(answer)) == (60, [])
+    assert answer["log"]["measured"]["traced"] == 2
+    path.write_text("\n".join(line for line in lines if "traces" not in line) + "\n")
+    assert causes(diagnose([path])) == ["stalls"]

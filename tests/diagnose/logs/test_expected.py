@@ -214,3 +214,24 @@ def test_a_configuration_without_a_kind_of_device_or_that_cannot_be(tmp_path: Pa
     assert line.endswith("add --cluster CLUSTER")
     with pytest.raises(UserError, match="devices 64 is not divisible"):
         ask_configured(tmp_path, cluster="dgx-h100", layout={"tp": 3})
+
+
+def test_a_rate_that_the_devices_cannot_have_is_what_is_compared(tmp_path: Path) -> None:
+    """A step time and a rate of each device that don't go together: the number of devices is wrong."""
+    block = BLOCK.replace("using world size: 64, data-parallel size: 8, tensor-model-parallel size: 8\n", "")
+    layout = {"devices": 16, "tp": 8, "global_batch": 64}
+    answers = []
+    for rate in (60.0, 300.0):  # of some 80 devices, and of 16
+        path = write(tmp_path, lambda step, _, loss, rate=rate: titan_rate(step, 6.0, loss, rate), before=block)
+        answers.append(diagnose(path, cluster="dgx-h100", layout=layout)["expected"])
+    assert [answer["compared_by"] for answer in answers] == ["TFLOP/s", "step time"]
+    assert "times as many devices as are given: compared by TFLOP/s" in answers[0]["assumed"][0]
+    assert answers[0]["measured_s"] > 2 * 6.0
+
+
+def titan_rate(step: int, seconds: float, loss: float, rate: float) -> str:
+    return (
+        f" iteration {step:8d}/    1000 | consumed samples: {64 * step:12d} | elapsed time per iteration (ms): "
+        f"{1000 * seconds:.1f} | throughput per GPU (TFLOP/s/GPU): {rate:.1f} | global batch size:    64 | "
+        f"lm loss: {loss:.6E} | loss scale: 1.0 |"
+    )

@@ -48,7 +48,11 @@ def test_other_texts_in_a_folder_are_left_out(tmp_path: Path) -> None:
     assert len(diagnose([tmp_path])["log"]["steps"]) == 12
 
 
-@pytest.mark.parametrize("line", FORMS, ids=lambda line: line.__name__)
+@pytest.mark.parametrize(
+    "line",
+    [pytest.param(form, marks=[] if turn % 3 == 0 else [pytest.mark.slow]) for turn, form in enumerate(FORMS)],
+    ids=lambda line: line.__name__,
+)
 def test_damaged_logs_end_in_an_answer_or_a_line(
     tmp_path: Path, line: Line, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -164,9 +164,94 @@ def neox(step: int, seconds: float, loss: float) -> str:
     )
 
 
+def equals(step: int, seconds: float, loss: float) -> str:
+    return (
+        f"[2024-07-10 21:{step:02}:02.135126][INFO][training:1885] - iteration={step:8d}/  317892 | "
+        f"consumed_samples= {step * 64} | elapsed_time_per_iteration_ms={seconds * 1000} | learning_rate=0.00015 | "
+        f"global_batch_size=   64 | lm loss={loss} | loss_scale=1.0 | grad_norm=0.5 | actual_seqlen= 4096 | "
+        "number_of_skipped_iterations=  0 | samples_per_second=42.6 | tokens_per_gpu_per_second_tgs=6344.0 | "
+        "[LM]TFLOPs=400.0 | [DS]TFLOPs=499.2 |"
+    )
+
+
+def equals_seconds(step: int, seconds: float, loss: float) -> str:
+    return (
+        f"iteration= {step}/ 500 | elapsed_time_per_iteration_s={seconds} | learning_rate=1.5e-04 | lm_loss={loss} | "
+        "step=7 | global_step=70 | grad_norm=0.5"
+    )
+
+
+def lm_loss(step: int, seconds: float, loss: float) -> str:
+    return f" iteration {step}/ 9 | elapsed time per iteration (ms): {seconds * 1000} | lm-loss: {loss:.6E} | "
+
+
+def deepspeed_two_numbers(step: int, seconds: float, loss: float) -> str:
+    return deepspeed(step + 5000, seconds, loss).replace(f"global_step={step + 5000}", f"global_step={step}")
+
+
+def deepspeed_2021(step: int, seconds: float, loss: float) -> str:
+    return f"[2021-04-18 01:46:59,142] [INFO] [timer.py:181:stop] 0/{step}, SamplesPerSec=6.67"
+
+
+def factory_time(step: int, seconds: float, loss: float) -> str:
+    whole = int(step * seconds * 2)
+    return (
+        f'{{"current_steps": {2 * step}, "total_steps": 1752, "loss": {loss}, "lr": 0.00015, "epoch": 0.01, '
+        f'"elapsed_time": "1 day, 0:{whole // 60:02}:{whole % 60:02}", "remaining_time": "0:59:13"}}'
+    )
+
+
+def swift(step: int, seconds: float, loss: float) -> str:
+    return (
+        f"{{'loss': {loss}, 'grad_norm': 0.5, 'learning_rate': 0.00015, 'memory(GiB)': 33.2, "
+        f"'train_speed(iter/s)': {1 / seconds}, 'epoch': 0.01, 'global_step/max_steps': '{step}/500', "
+        "'percentage': '2.00%', 'elapsed_time': '1m 5s', 'remaining_time': '9m 5s'}"
+    )
+
+
+def open_lm(step: int, seconds: float, loss: float) -> str:
+    return (
+        f"2024-03-01,10:00:00 | INFO | Train Epoch: 0 [{step * 100:>8}/1000000 (1%)] Loss: {loss} Data (t): 0.012 "
+        f"Batch (t): {seconds}, 204.8/s, 25.6/s/gpu LR: 0.000150 Logit Scale: 14.3"
+    )
+
+
+def xtuner(step: int, seconds: float, loss: float) -> str:
+    return (
+        f"2024/03/01 10:00:00 - mmengine - INFO - Iter(train) [{step:>5}/1000]  lr: 1.5000e-04  eta: 1:00:00  "
+        f"time: {seconds}  data_time: 0.01  memory: 12345  loss: {loss}  grad_norm: 0.5"
+    )
+
+
+def megatron_llm(step: int, seconds: float, loss: float) -> str:
+    return megatron_2021(step, seconds, loss).replace("| learning", "| rate (tokens/sec): 52428.80 | learning")
+
+
+def fms(step: int, seconds: float, loss: float) -> str:
+    return (
+        f"step: {step}\nloss: {loss}\nLR: 0.00015\ntokens seen: {step * 524288}\ngradient norm: 0.5\n"
+        f"reserved memory: 99\ncurrent step time: {seconds}\noverall step time: 9.5\n"
+        "current token per gpu per sec: 6344\noverall token per gpu per sec: 61\noverall token per day: 12345678\n"
+    )
+
+
+def easylm(step: int, seconds: float, loss: float) -> str:
+    return (
+        f"\n{{'accuracy': 0.1,\n 'gradient_norm': array(0.5, dtype=float32),\n 'learning_rate': 0.00015,\n"
+        f" 'loss': {loss},\n 'param_norm': 512.0,\n 'step': {step}}}\n"
+    )
+
+
+def nemo_rl(step: int, seconds: float, loss: float) -> str:
+    return (
+        f"\n{'=' * 25} Step {step}/1000 {'=' * 25}\nPreparing batch...\nTraining Results:\n  • Loss: {loss}\n"
+        f"  • Avg Reward: 0.41\n\nTiming:\n  • Total step time: {seconds}s\n  • policy_training: 12.1s (26.7%)"
+    )
+
+
 # The form of a line, whose log it is, and which of these it states.
 TIME, LOSS, NORM, RATE, TFLOPS, LR = ("step_time_s", "loss", "grad_norm", "tokens_per_s_per_device", "tflops", "lr")
-FORMS: dict[Line, tuple[str, set[str]]] = {
+FORMS: dict[Line, tuple[str | None, set[str]]] = {
     megatron_2021: ("megatron-lm", {TIME, LOSS, NORM, LR}),
     megatron_2026: ("megatron-lm", {TIME, LOSS, NORM, LR, TFLOPS}),
     bridge: ("megatron-bridge", {TIME, LOSS, NORM, LR, TFLOPS}),
@@ -189,6 +274,19 @@ FORMS: dict[Line, tuple[str, set[str]]] = {
     deepspeed: ("deepspeed", {LR}),
     pipeline: ("deepspeed", {TIME, LOSS}),
     megatron_deepspeed: ("megatron-deepspeed", {TIME, LOSS, NORM, LR}),
+    equals: ("megatron-deepspeed", {TIME, LOSS, NORM, LR, RATE, TFLOPS}),
+    equals_seconds: ("megatron-deepspeed", {TIME, LOSS, NORM, LR}),
+    lm_loss: ("megatron-lm", {TIME, LOSS}),
+    deepspeed_two_numbers: ("deepspeed", {LR}),
+    deepspeed_2021: ("deepspeed", set()),
+    factory_time: ("hf-trainer", {LOSS, LR}),
+    swift: ("hf-trainer", {TIME, LOSS, NORM, LR}),
+    open_lm: ("open_lm", {TIME, LOSS, LR}),
+    xtuner: ("xtuner", {TIME, LOSS, NORM, LR}),
+    megatron_llm: ("megatron-lm", {TIME, LOSS, NORM, LR}),
+    fms: (None, {TIME, LOSS, NORM, LR, RATE}),
+    easylm: (None, {LOSS, NORM, LR}),
+    nemo_rl: (None, {TIME, LOSS}),
     neox: ("gpt-neox", {TIME, LOSS, LR, TFLOPS}),
 }
 VALUES = {TIME: 1.5, LOSS: 3.25, NORM: 0.5, RATE: 6344.0, TFLOPS: 400.0, LR: 0.00015}

@@ -124,3 +124,24 @@ def test_blocks_larger_than_what_was_asked_for_keep_the_sum(tmp_path: Path) -> N
     job.live = {address: (size + 512, frames) for address, (size, frames) in job.live.items()}
     memory = diagnose([job.write(tmp_path / "rounded.pickle")])["memory"]
     assert sum(memory["by_category"].values()) == memory["peak_bytes"]
+
+
+@pytest.mark.parametrize("layers", [2, 4, 7])
+@pytest.mark.parametrize("begins", ["after the backward", "before zero_grad"])
+def test_gradients_from_before_the_recording_are_named(tmp_path: Path, layers: int, begins: str) -> None:
+    job = Job(layers=layers, steps=1).run()
+    works = [at for at, event in enumerate(job.events) if event["size"] == 8 * MIB]  # the optimizer's
+    job.events = job.events[works[0] if begins == "after the backward" else works[-1] + 1 :]
+    sizes = diagnose([job.write(tmp_path / "late.pickle")])["memory"]["by_category"]
+    model = sum(LAYER + MIB * layer for layer in range(layers))
+    assert (sizes["parameters"], sizes["gradients"], sizes["optimizer"], sizes["other"]) == (model, model, 2 * model, 0)
+
+
+@pytest.mark.parametrize("first", range(1, 5))
+def test_gradients_that_are_freed_after_the_next_forward(tmp_path: Path, first: int) -> None:
+    job = Job(steps=3, logits=2 * MIB).run()
+    works = [at for at, event in enumerate(job.events) if event["size"] == 8 * MIB]
+    frees, rest = job.events[works[0] + 3 : works[0] + 11], job.events[works[0] + 11 :]
+    job.events = rest[:first] + frees + rest[first:]
+    sizes = diagnose([job.write(tmp_path / "late.pickle")])["memory"]["by_category"]
+    assert (sizes["parameters"], sizes["optimizer"], sizes["other"]) == (MODEL_BYTES, 2 * MODEL_BYTES, 0)

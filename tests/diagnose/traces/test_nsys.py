@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import sqlite3
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from scalewright.diagnose.breakdown import activity, breakdown
 from scalewright.diagnose.diagnose import diagnose
+from scalewright.diagnose.traces import nsys
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.traces.nsys import read_nsys
 
@@ -63,6 +65,36 @@ def test_the_command_takes_it(tmp_path: Path) -> None:
     answer = diagnose([export(tmp_path / "a.sqlite")])
     assert answer["ranks"] == [0, 1]
     assert answer["breakdown_pct"]["exposed_copy"] == pytest.approx(50)
+
+
+def test_a_gzipped_export_is_the_same(tmp_path: Path) -> None:
+    path = export(tmp_path / "a.sqlite")
+    packed = tmp_path / "a.sqlite.gz"
+    packed.write_bytes(
+        b"".join(gzip.compress(path.read_bytes()[at : at + 5]) for at in range(0, 5000, 5))
+        + gzip.compress(path.read_bytes()[5000:])
+    )
+    plain, unzipped = diagnose([path]), diagnose([packed])
+    assert unzipped["breakdown_pct"] == plain["breakdown_pct"]
+    assert unzipped["top_kernels"] == plain["top_kernels"]
+    assert unzipped["per_rank"][0]["file"] == "a.sqlite.gz"
+
+
+@pytest.mark.parametrize("kept", [17, 400, 0.5])
+def test_a_gzipped_export_that_was_cut_off_is_refused(tmp_path: Path, kept: float) -> None:
+    packed = tmp_path / "a.sqlite.gz"
+    data = gzip.compress(export(tmp_path / "a.sqlite").read_bytes())
+    packed.write_bytes(data[: int(kept * len(data)) if kept < 1 else int(kept)])
+    with pytest.raises(NotATrace):
+        read_nsys(packed)
+
+
+def test_a_gzip_of_too_many_bytes_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsys, "MOST", 1 << 20)
+    packed = tmp_path / "a.sqlite.gz"
+    packed.write_bytes(gzip.compress(nsys.MAGIC + bytes(64 << 20)))
+    with pytest.raises(NotATrace, match="larger"):
+        read_nsys(packed)
 
 
 def test_views_and_virtual_tables_are_not_read(tmp_path: Path) -> None:

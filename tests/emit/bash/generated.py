@@ -27,13 +27,21 @@ while words and words[0].startswith("-"):
         words.pop(0)
 os.execvp(words[0], words)
 """
+SUBMITTER = """#!/usr/bin/python3 -S
+import os, sys
+words = sys.argv[1:]
+wrapped = [word[7:] for word in words if word.startswith("--wrap=")]
+place = next((place for place, word in enumerate(words) if word.endswith(".sh")), 0)
+os.execvp("bash", ["bash", "-c", wrapped[0]] if wrapped else ["bash", *words[place:]])
+"""
+BESIDE = 'export SEEN=1\nexec torchrun train.py --seen $SEEN "$@"\n'  # inner.sh, which launchers start
 ENVIRONMENT = "export LAYERS=40\nHIDDEN=5120\nset_heads() { HEADS=$1; }\n"  # env.sh, which scripts source
 
 
 def stubs(folder: Path) -> Path:
     """A folder with the programs."""
     folder.mkdir()
-    texts = {**dict.fromkeys(PROGRAMS, STUB), "srun": LAUNCHER, "mpirun": LAUNCHER}
+    texts = {**dict.fromkeys(PROGRAMS, STUB), "srun": LAUNCHER, "mpirun": LAUNCHER, "sbatch": SUBMITTER}
     for name, text in texts.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -45,6 +53,8 @@ def started(text: str, folder: Path, programs: Path) -> list[list[str]]:
     folder.mkdir()
     (folder / "env.sh").write_text(ENVIRONMENT)
     (folder / "run.sh").write_text(text)
+    (folder / "inner.sh").write_text(f"#!/bin/bash\n{BESIDE}")
+    (folder / "inner.sh").chmod(0o755)
     log = folder / "started"
     log.touch()
     environ = {"PATH": f"{programs}{os.pathsep}/usr/bin{os.pathsep}/bin", "STARTED": str(log)}
@@ -264,10 +274,148 @@ def indirect(w: Writer) -> None:
     w.add(f"{a}={w.number()}; {b}={a}", f"${{!{b}}}")
 
 
+def cut_at(w: Writer) -> None:
+    a, b, c = w.name(), w.name(), w.name()
+    form = w.chance.choice([
+        "IFS=, read -r %a %b <<< '4,x y'", "IFS=, read -ra %c <<< '4,5'; %a=${%c[0]} %b=${#%c[@]}",
+        "%c=a:b; OLD=$IFS; IFS=:; set -- $%c; IFS=$OLD; %a=$1 %b=$2", "%a=a,b; %b=${%a//,/ }; %c=($%b); %a=${%c[1]}",
+        "%c=(1 2 3); %a=$(IFS=,; echo \"${%c[*]}\"); %b=${%a%%,*}", "IFS== read %a %b <<< 'k=v=w'",
+    ])  # fmt: skip
+    w.add(form.replace("%a", a).replace("%b", b).replace("%c", c), f"${a}", f'"${b}"')
+
+
+def lines(w: Writer) -> None:
+    a = w.name()
+    body = f'read -r x y; do {a}="${a} $y$x"; done'
+    w.add(
+        w.chance.choice(
+            [f"{a}=\nwhile {body} <<EOF\na 1\nb 2 3\nEOF", f"{a}=; while {body} < <(printf 'a 1\\n\\nb 2\\n')",
+             f"{a}=; while {body} <<< $'a 1\\nb 2'", f"mapfile -t M{a} <<< $'a b\\nc'; {a}=${{M{a}[1]}}${{#M{a}[@]}}",
+             f"{a}=$(printf 'a\\nb\\n' | while read x; do echo -n $x-; done)"]
+        ),
+        f"${a}",
+    )  # fmt: skip
+
+
+def through(w: Writer) -> None:
+    a, b = w.name(), w.name()
+    size = w.chance.choice(["7b", "13b", "x"])
+    w.add(
+        f"case {size} in 7b) {a}=1;& 13b) {b}=2;;& *b) {b}=$(({b} + 1));; *) {a}=4;; esac", f"${a}", f"${{{b}:-none}}"
+    )
+
+
+def other_name(w: Writer) -> None:
+    a, b = w.name(), w.name()
+    forms = [
+        f"{b}=(1); declare -n {a}={b}; {a}+=(2)",
+        f"add{a}() {{ local -n r=$1; r+=(2); }}\n{b}=(1); add{a} {b}",
+        f"declare -A M{a}; M{a}[a]=1; M{a}[b-c]=2; {a}=b-c; {b}=(${{M{a}[${a}]}} ${{M{a}[a]}})",
+    ]
+    w.add(w.chance.choice(forms), f'"${{{b}[@]}}"')
+
+
+def parts(w: Writer) -> None:
+    a = w.name()
+    w.add(
+        f"{a}=(a.py 'b c.py' d.sh e)\nunset '{a}[3]'",
+        w.chance.choice(
+            ['"${%a[@]:1:2}"', '"${%a[@]%.py}"', "${%a[-1]}", '"${%a[@]/#/-}"', "${!%a[@]}", "${#%a[1]}",
+             '"${%a[*]:1}"', "${%a[@]: -2}"]
+        ).replace("%a", a),
+    )  # fmt: skip
+
+
+def options(w: Writer) -> None:
+    a, b = w.name(), w.name()
+    w.add(f"OPTIND=1; set -- -n {w.number()} -vx rest\nwhile getopts 'n:vx' o; do\n"
+          f"  case $o in n) {a}=$OPTARG;; v) {b}=1;; esac\ndone\nshift $((OPTIND - 1))\n{b}=${b}$1",
+          f"${a}", f"${b}")  # fmt: skip
+
+
+def status(w: Writer) -> None:
+    a, b = w.name(), w.name()
+    test = w.chance.choice(["false", "[ a = b ]", "(exit 1)", f"r{a}", "! true", "true", "((0))", f"{b}=$(false)"])
+    w.add(f"set +e\nr{a}() {{ return 3; }}\n{b}=\n{test}; {a}=$?\n{test} && {b}=yes || {b}=no", f"${a}", f"${b}")
+
+
+def shaped(w: Writer) -> None:
+    a = w.name()
+    w.add(w.chance.choice([f"printf -v {a} '%03d' {w.number()}", f"declare -i {a}={w.number()}*3; {a}+=1",
+                           f"declare -u {a}=abc", f"{a}=$(printf '%s,' x y); {a}=${{{a}%,}}",
+                           f"((X{a}={w.number()}, {a}=X{a}<<2, {a}|=1))", f"{a}=2+1; {a}=$((${a}*2))$(({a}*2))",
+                           f"{a}=$((0x1F % 010))"]), f"${a}")  # fmt: skip
+
+
+def braced(w: Writer) -> None:
+    forms = ["{a,b{1..3}}x", "{01..3}", "{c..a}", "{1..9..4}{x,}", '{"a b",c}', "{a}", "{a,b", "x{,y}z"]
+    w.add(":", *w.chance.sample(forms, 2))
+
+
+# -- met in scripts that people published -------------------------------------------------------------------
+
+
+def empty_argument(w: Writer) -> None:
+    a = w.name()
+    test = w.chance.choice(['[ "$%a" == "" ]', '[ -z "$%a" ]', '[[ "$%a" = "" ]]', "[[ -z $%a ]]", '! [ "$%a" != "" ]'])
+    test = test.replace("%a", a)
+    w.add(f"{a}=$7\nif {test}; then\n  {a}={w.number()}\nfi\n[ ${a} -gt 2 ] && {a}=more", f"--stage ${a}")
+
+
+def declared_array(w: Writer) -> None:
+    a = w.name()
+    w.add(f"declare -a {a}=(\n    # how many\n    --layers={w.number()} # 7b: 32\n\n    {w.flag()} \\\n"
+          f'    --end "two words" \\\n)\n{a}+=(\n    "--format hybrid"\n    # "--not"\n)',
+          f'"${{{a}[@]}}"', f"${{{a}[@]}}")  # fmt: skip
+
+
+def searched_words(w: Writer) -> None:
+    a, b = w.name(), w.name()
+    w.add(f"{a}='--x=1 --steps={w.number()} --y=2'; {b}=0\nIFS=' ' read -ra R{a} <<< \"${a}\"\n"
+          f'for arg in "${{R{a}[@]}}"; do\n  if [[ "$arg" == "--steps="* ]]; then\n    {b}="${{arg#*=}}"\n    break\n'
+          "  fi\ndone", f"--accumulation ${b}")  # fmt: skip
+
+
+def keys_and_values(w: Writer) -> None:
+    a, b = w.name(), w.name()
+    w.add(f"set -- {a}={w.number()} {b}=x=y\nfor ARGUMENT in \"$@\"; do\n    IFS='=' read -r KEY VALUE <<< "
+          '"$ARGUMENT"\n    export "$KEY"="$VALUE"\ndone', f"run=${a}", f"${{{b}}}")  # fmt: skip
+
+
+def growing_text(w: Writer) -> None:
+    a = w.name()
+    test = f'[ "yes" = "{w.chance.choice(["yes", "no"])}" ]'
+    w.add(f'{a}=" \\\n    --layers {w.number()} \\\n\n    --last \\\n    "\nif {test}; then'
+          f'\n{a}="${{{a}}} \\\n\t\t--more"\nfi', f"${a}")  # fmt: skip
+
+
+def least(w: Writer) -> None:
+    a, b = w.name(), w.name()
+    w.add(f"{a}={w.number()}\n{b}=$((${{{a}}}<8?${{{a}}}:8))\n{b}=$(( (${b} > 1) ? {b} * 2 : 0 ))", f"--gpus ${b}")
+
+
+def counted(w: Writer) -> None:
+    a, b = w.name(), w.name()
+    w.add(f"{a}=(n1 n2 n3); {b}=\nfor (( r=1; r<${{#{a}[@]}}; r++ ))\ndo\n    {b}+=\"${{{a}[$r]}}:$r,\"\ndone",
+          f"--hosts ${b}", f'"${{{a}[-1]}}"', f'"${{{a}[@]:0:$((3 - 1))}}"')  # fmt: skip
+
+
+def own_file(w: Writer) -> None:
+    a = w.name()
+    w.add(f'{a}=ds_$$.json\nmkdir -p conf\ncat <<EOT > "conf/${a}"\n{{"stage": {w.number()}}}\nEOT',
+          f"$(cat conf/${a} | tr -d ' {{}}')")  # fmt: skip
+
+
+def required(w: Writer) -> None:
+    a, b = w.name(), w.name()
+    w.add(f': "${{{a}:={w.number()}}}"\n: "${{{b}:=$(echo {a}):${a}}}"\n: "${{{a}:?Set {a}}}"', f"${a}", f"${b}")
+
+
 IDIOMS: tuple[Callable[[Writer], None], ...] = (
     variable, several, default, number, string, continued, array, array_of_itself, table, if_, number_test, unset_test,
     case, function, printing_function, text_changes, devices, loop, read_, document, sourced, arguments, parsed,
-    indirect,
+    indirect, cut_at, lines, through, other_name, parts, options, status, shaped, braced,
+    empty_argument, declared_array, searched_words, keys_and_values, growing_text, least, counted, own_file, required,
 )  # fmt: skip
 LAUNCHES: dict[str, str] = {
     "plain": "%c",
@@ -298,6 +446,20 @@ LAUNCHES: dict[str, str] = {
     "deepspeed": "deepspeed --num_gpus 8 train.py %w",
     "llamafactory": "FORCE_TORCHRUN=1 llamafactory-cli train sft.yaml %w",
     "megatron sft": "megatron sft --load x %w",
+    "shown and evaluated": 'CMD="%q &> log.txt"\necho ${CMD}\neval ${CMD}\nset +x',
+    "launcher and program": 'L="torchrun \\\n  --nproc_per_node 8 "\nP="train.py"\nexport CMD="$L $P"\n'
+    'srun -N 2 bash -c "RANK=\\$SLURM_PROCID $CMD %q"',
+    "put in by the inner shell": "export K=3\n"
+    'srun -N 2 bash -c "torchrun train.py --n \\$((K + 1)) --k \\$(echo $K | tr 3 4)"',
+    "inner shell alone": "export L='torchrun --n 8' C=' train.py %w'\nbash -c '$L $C' 2>&1 | tee $(dirname $0)/log.txt",
+    "a script beside": "srun -N 2 ./inner.sh %w",
+    "a script of its folder": "./inner.sh %w",
+    "submitted": "export SIZE=70b\nsbatch -N 4 --gpus-per-node=8 inner.sh %w",
+    "submitted text": 'sbatch --nodes=4 --wrap="srun -N 4 torchrun train.py --x 1"',
+    "submitted in a loop": "for lr in 1e-4 3e-4; do sbatch -J lr$lr inner.sh --lr $lr %w; done",
+    "xargs in place": "printf 'h1\\nh2\\n' | xargs -I {} torchrun train.py --host {} --end",
+    "xargs, one each": "echo h1 h2 | xargs -n 1 torchrun train.py --host",
+    "unset beforehand": "unset OMP_NUM_THREADS; umask 22; torchrun train.py %w 2>&1",
 }
 
 

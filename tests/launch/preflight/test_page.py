@@ -1,16 +1,17 @@
-"""The tables of docs/preflight.md are those of the rules.
+"""The tables of docs/preflight-rules.md are those of the rules.
 
 PYTHONPATH=src:tests python -m launch.preflight.test_page > tables.md     prints them, for the page
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from scalewright.launch.preflight.rules import RULES, SUBJECTS
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "preflight.md"
-COLUMNS = ("rule", "says", "when", "looks for", "source")
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "preflight-rules.md"
+COLUMNS = ("rule", "severity", "when", "looks for", "source")
 
 
 def tables() -> str:
@@ -28,16 +29,18 @@ def tables() -> str:
             for rule in subject.rules
         ]
         lines = [COLUMNS, tuple("---" for _ in COLUMNS), *rows]
-        parts += [f"### {subject.name}\n", *("| " + " | ".join(cells) + " |" for cells in lines), ""]
+        parts += [f"## {subject.name}\n", *("| " + " | ".join(cells) + " |" for cells in lines), ""]
     return "\n".join(parts)
 
 
 def test_the_page_has_the_rules() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    _, heading, written = text.partition("## The rules\n")
-    assert heading
-    assert written.partition("### ")[2].strip() == tables().partition("### ")[2].strip()
+    assert text.partition("\n## ")[2].strip() == tables().partition("## ")[2].strip()
     assert f"{len(RULES)} rules" in text
+    overview = PAGE.with_name("preflight.md").read_text(encoding="utf-8")
+    assert f"the {len(RULES)} rules" in overview
+    linked = re.findall(r"^\| \[(\w+)\]\(preflight-rules", overview, re.MULTILINE)
+    assert [subject.name for subject in SUBJECTS] == linked
 
 
 def test_sources_that_are_pages_exist() -> None:

@@ -52,10 +52,24 @@ def test_problems_come_first_and_stop_a_start() -> None:
     with pytest.raises(UserError) as caught:
         stop_for(findings, "stop")
     assert "MASTER_PORT=70000 is no port (environment): choose" in str(caught.value)
-    assert "1 problem more" in str(caught.value)
+    assert str(caught.value).startswith("2 things to mend: ")
+    assert "(environment): end what holds it" in str(caught.value)
     assert "launch.preflight=warn" in str(caught.value)
     assert stop_for(findings, "warn") == findings
     assert stop_for(findings[2:], "stop") == findings[2:]
+
+
+@pytest.mark.parametrize(
+    ("holder", "what", "how"),
+    [
+        ("", "is taken by an earlier run", "end what holds it (ss -ltnp 'sport = :29500')"),
+        ("process 7 (python a.py)", "is taken by process 7 (python a.py)", "end it (kill 7), or take another port"),
+    ],
+)
+def test_a_taken_port_names_who_has_it(holder: str, what: str, how: str) -> None:
+    (finding,) = check(both(machine(port_taken=True, port_holder=holder), place(port=29500))(SRUN), "meeting")
+    assert finding.what.endswith(what)
+    assert finding.how.startswith(how)
 
 
 def test_a_finding_of_several_nodes_stands_once() -> None:

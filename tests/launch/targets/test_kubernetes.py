@@ -180,7 +180,7 @@ REFUSED = [
     ({"claims": {"a": "/dev/shm"}}, "mounted twice"),
     ({"mounts": ("/a",)}, "launch.mounts"),
     ({"workdir": "run"}, "launch.workdir"),
-    ({"env": {"PET_NNODES": "2"}}, "set by the scheduler"),
+    ({"env": {"PET_NNODES": "2"}}, "the scheduler sets PET_NNODES"),
 ]
 
 

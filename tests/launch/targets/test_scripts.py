@@ -76,7 +76,7 @@ def test_what_a_target_needs() -> None:
         find_target("local")(hosts_job())
     with pytest.raises(UserError, match=r"the first of 2 machines has no name \(launch.hosts\)"):
         find_target("torchrun")(hosts_job(hosts=()))
-    with pytest.raises(UserError, match="1 hosts for 2 nodes"):
+    with pytest.raises(UserError, match="1 host for 2 nodes"):
         find_target("ssh")(hosts_job(hosts=("a",)))
 
 

@@ -9,7 +9,7 @@ import pytest
 from scalewright.api import plan, predict
 from scalewright.spec.errors import UserError
 
-KEYS: dict[str, Any] = {"devices": 64, "dp_replicate": 8, "zero_stage": 3, "global_batch": 128}
+KEYS: dict[str, Any] = {"devices": 64, "dp_replicate": 8, "zero_stage": 3, "micro_batch": 1, "global_batch": 128}
 
 
 def price(diloco: dict[str, Any] | None, **keys: Any) -> dict[str, Any]:

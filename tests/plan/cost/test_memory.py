@@ -8,6 +8,7 @@ import pytest
 from scalewright.plan.cost.activations import under_way
 from scalewright.plan.cost.memory import kind_of, risk
 from scalewright.plan.cost.table import table
+from scalewright.plan.explain import smallest_fix
 from scalewright.plan.fitting.runs import MEASURED, read_table, runs_of
 from scalewright.plan.frameworks import find_framework
 from scalewright.plan.predict import Prediction, predict, predict_table
@@ -18,6 +19,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.schedule import peak_activations, schedule
 from scalewright.spec.step_parts import RISK_TERMS
+from scalewright.spec.tensors import count
 
 MODEL, CLUSTER = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
 
@@ -43,9 +45,11 @@ def test_under_way_is_what_the_schedule_holds(kind: str, chunks: int, micros: in
     assert [under_way(rows, np.array([float(rank)]))[0] for rank in range(ranks)] == pytest.approx(held)
 
 
-def run(**changes: object) -> Prediction:
-    layout = Layout.parse({"devices": 8, "micro_batch": 1, "global_batch": 8, **changes})
-    return predict(MODEL, CLUSTER, layout, 2048, framework="megatron")
+KEYS = {"devices": 8, "micro_batch": 1, "global_batch": 8}
+
+
+def run(framework: str = "megatron", **changes: object) -> Prediction:
+    return predict(MODEL, CLUSTER, Layout.parse({**KEYS, **changes}), 2048, framework=framework)
 
 
 def test_zero_shares_states_among_ranks() -> None:
@@ -61,6 +65,48 @@ def test_recomputation_and_offload_save_memory() -> None:
     assert run(offload="optimizer", zero_stage=1).memory_gib["optimizer"] == 0
     assert not run(zero_stage=0).fits  # 8 billion x 18 bytes
     assert run(zero_stage=3, recompute="full").fits
+
+
+@pytest.mark.parametrize("trainer", ["deepspeed", "huggingface", "megatron-deepspeed", "torchtitan", "scalewright"])
+def test_offloaded_parameters_take_gradients_and_states_along(trainer: str) -> None:
+    here = run(trainer, zero_stage=3, recompute="full")
+    away = run(trainer, zero_stage=3, recompute="full", offload="parameters")
+    held = {kind: away.memory_gib[kind] for kind in ("parameters", "optimizer")}
+    assert held == {"parameters": 0, "optimizer": 0}
+    assert away.step_time_s > here.step_time_s
+    assert away.memory_gib["gradients"] < 0.5 * here.memory_gib["gradients"]
+    assert away.number("host") > 0 == here.number("host")
+    states = run(trainer, zero_stage=3, recompute="full", offload="optimizer")
+    assert away.number("host") > states.number("host") > 0
+    assert states.memory_gib["parameters"] > 0
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen2.5-32b", "llama-3.1-70b"])
+@pytest.mark.parametrize(("offload", "bytes_each"), [("parameters", 18), ("optimizer", 16)])
+def test_a_hosts_memory_is_what_deepspeed_estimates(name: str, offload: str, bytes_each: int) -> None:
+    """estimate_zero3_model_states_mem_needs of DeepSpeed 0.19.8 (runtime/zero/stage3.py): bytes · 1.5 a node."""
+    model = load_model_spec(name)
+    layout = Layout.parse({**KEYS, "zero_stage": 3, "recompute": "full", "offload": offload})
+    answer = predict(model, CLUSTER, layout, 2048, framework="huggingface")
+    assert 8 * answer.number("host") * 2**30 == pytest.approx(1.5 * bytes_each * count(model).total, rel=1e-3)
+
+
+def test_gradients_stay_where_states_alone_leave() -> None:
+    assert run("megatron", offload="optimizer").memory_gib["gradients"] > 0  # HybridDeviceOptimizer
+    assert run("deepspeed", zero_stage=2, offload="optimizer").memory_gib["gradients"] == 0  # ZeRO-Offload
+    assert run("deepspeed", zero_stage=1, offload="optimizer").memory_gib["gradients"] > 0
+
+
+def test_a_host_that_is_too_small_is_the_reason() -> None:
+    need = run("deepspeed", zero_stage=3, recompute="full", offload="parameters").number("host")
+    for memory, fits in ((8 * need * 2**30 * 1.01, True), (8 * need * 2**30 * 0.99, False)):
+        cluster = load_cluster({"like": "dgx-h100", "host_memory_bytes": memory})
+        layout = Layout.parse({**KEYS, "zero_stage": 3, "recompute": "full", "offload": "parameters"})
+        answer = predict(MODEL, cluster, layout, 2048, framework="deepspeed")
+        assert (answer.fits, answer.risk == "no") == (fits, not fits)
+        assert answer.memory_gib["peak"] < answer.number("usable")
+        assert smallest_fix(answer) is None
+        assert not any("host" in text for text in answer.dump()["assumed"])
 
 
 def test_schedules_that_keep_several_weights() -> None:

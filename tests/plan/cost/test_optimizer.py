@@ -51,7 +51,7 @@ def test_the_update_takes_its_bytes_over_adamws() -> None:
     keys = {"devices": 8, "zero_stage": 3}
     adamw = priced(LLAMA, keys).breakdown["optimizer"]
     for optimizer in OTHERS:
-        if optimizer.outer_states is not None:  # its products: test_matrices.py
+        if optimizer.outer_states is not None:  # its products: below
             continue
         taken = priced(LLAMA, keys, optimizer).breakdown["optimizer"]
         assert taken == pytest.approx(adamw * (optimizer.update + optimizer.flag) / 28, rel=1e-12)

@@ -41,7 +41,10 @@ def test_a_curve_of_five_counts() -> None:
 
 
 def test_counts_without_a_layout_have_a_reason() -> None:
-    curve = scaling(QUESTION, Goal(8, 64), [8, 4093])
+    told: list[tuple[int, int]] = []
+    curve = scaling(QUESTION, Goal(8, 64), [8, 4093], tell=lambda done, total: told.append((done, total)))
+    assert told
+    assert all(0 <= done <= total for done, total in told)
     assert curve["rows"][1]["prediction"] is None
     assert "4093 devices" in curve["rows"][1]["problem"]
     with pytest.raises(UserError, match="no count has a layout"):

@@ -13,13 +13,50 @@ from markdown_it import MarkdownIt
 from scalewright.spec.common.formatting import (
     commented,
     count,
+    counted,
     decimal,
     duration,
+    gib,
     markdown_text,
     printable,
     share,
     short_time,
 )
+
+
+@pytest.mark.parametrize(
+    ("number", "things", "text"),
+    [
+        (1, "devices", "1 device"),
+        (2, "devices", "2 devices"),
+        (1, "CPU processes", "1 CPU process"),
+        (1, "micro-batches", "1 micro-batch"),
+        (1, "more entries", "1 more entry"),
+        (1, "rows are in metrics.jsonl", "1 row is in metrics.jsonl"),
+        (1, "nodes of 8 ranks aren't", "1 node of 8 ranks isn't"),
+        (1, "steps have a loss", "1 step has a loss"),
+        (0, "steps have a loss", "0 steps have a loss"),
+        (1, "files with bytes that aren't UTF-8", "1 file with bytes that aren't UTF-8"),
+        (1234, "tokens", "1,234 tokens"),
+    ],
+)
+def test_a_number_agrees_with_its_noun_and_verb(number: int, things: str, text: str) -> None:
+    assert counted(number, things) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (50.7, "50.7 GiB"),
+        (0.5, "0.50 GiB"),
+        (0.02, "20.5 MiB"),
+        (0.0, "0.00 GiB"),
+        (1e-6, "0.00102 MiB"),
+        (None, "– GiB"),
+    ],
+)
+def test_a_small_size_is_not_nothing(value: float | None, text: str) -> None:
+    assert gib(value) == text
 
 
 def test_words() -> None:

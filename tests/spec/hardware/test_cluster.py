@@ -176,6 +176,26 @@ def test_mistakes_are_one_line(source: Any, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({"device": {"memory_bytes": 8e9}}, ["'id', 'name', 'vendor', 'kind', 'peaks', 'memory_bytes_per_s', 'sources'",
+                                             "`peaks: {bf16: 100e12}`", "`kind: gpu | tpu | npu | cpu`"]),
+        ({"link": {"kind": "pcie"}, "fabric": {"kind": "ethernet"}},
+         ["needs a device", "'bytes_per_s', 'domain'", "(cluster: fabric): add `bytes_per_s: 25 Gbit/s`"]),
+        ({"device": "h900", "link": {"domain": 8}, "fabric": {"latency_s": 1e-6}},
+         ["unknown device 'h900'", "missing keys 'kind', 'bytes_per_s'", "(cluster: fabric)"]),
+        ({"device": "h100-sxm", "levels": [{"name": "node"}]}, ["'levels.0.kind', 'levels.0.size'", "`size: 8`"]),
+        ({"device": "h100-sxm", "nodes": 0, "price_per_device_hour": -1}, ["nodes is 0", "_hour is -1"]),
+    ],
+)  # fmt: skip
+def test_all_that_is_missing_is_named_at_once(source: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        load_cluster(source)
+    for part in words:
+        assert part in str(caught.value)
+
+
 def test_names_for_completion() -> None:
     names = cluster_names()
     assert {"dgx-h100", "v100", "H100-80GB-SXM", "local"} <= set(names)

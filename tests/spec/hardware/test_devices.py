@@ -70,8 +70,8 @@ def test_every_device_is_complete_and_plausible(device: DeviceSpec) -> None:
     assert device.family in FAMILIES, "no bundled device is priced as another by accident"
     assert all(source.strip() for source in device.sources)
     assert device.peak_source == "published"
-    assert 1e10 <= device.memory_bytes <= 1e12
-    assert 2e11 <= device.memory_bytes_per_s <= 1e13
+    assert 4e9 <= device.memory_bytes <= 1e12  # from the smallest laptop card that trains a toy
+    assert 1e11 <= device.memory_bytes_per_s <= 1e13
     if device.memory_bytes_reported:  # GB against GiB is 7.4%; ECC and reserves take up to 7%
         assert 0.93 <= device.memory_bytes_reported / device.memory_bytes <= 1.075
     ordered = [device.peak(name) for name in ("fp32", "tf32", "bf16", "fp8", "fp4")]

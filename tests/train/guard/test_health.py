@@ -30,8 +30,13 @@ def spiky(folder: Path, kind: str = "row", odd: Any = ODD, **changes: Any) -> di
     ("kind", "changes"),
     [
         pytest.param("row", {"layout": {"micro_batch": 4}}, id="one"),
-        pytest.param("row", {"layout": {"micro_batch": 4}, "checkpoint": {"at_end": True}}, id="one-saved"),
-        pytest.param("stream", {"layout": {"micro_batch": 4}, **OWN}, id="one-own-streamed"),
+        pytest.param(
+            "row",
+            {"layout": {"micro_batch": 4}, "checkpoint": {"at_end": True}},
+            id="one-saved",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("stream", {"layout": {"micro_batch": 4}, **OWN}, id="one-own-streamed", marks=pytest.mark.slow),
         pytest.param(
             "stream", {"layout": ZERO3, **OWN, "checkpoint": {"at_end": True}}, id="zero3-own", marks=pytest.mark.slow
         ),

@@ -23,8 +23,8 @@ SCALARS = 1024
 LAYOUTS = [
     {"devices": 1},
     {"devices": 2, "zero_stage": 0},
-    {"devices": 2, "zero_stage": 3, "precision": "bf16"},
-    {"devices": 4, "zero_stage": 3, "dp_replicate": 2},
+    pytest.param({"devices": 2, "zero_stage": 3, "precision": "bf16"}, marks=pytest.mark.slow),
+    pytest.param({"devices": 4, "zero_stage": 3, "dp_replicate": 2}, marks=pytest.mark.slow),
     {"devices": 4, "tp": 2, "pp": 2, "micro_batch": 2},
 ]
 

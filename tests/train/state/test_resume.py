@@ -85,7 +85,13 @@ def assert_bitwise(mine: str | Path, control: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "optimizer"), [(ONE, LION), (ZERO0, MOMENTUM), (ZERO3, MUON)], ids=["1-lion", "zero0-sgd", "zero3-muon"]
+    ("layout", "optimizer"),
+    [
+        pytest.param(ONE, LION, marks=pytest.mark.slow),
+        pytest.param(ZERO0, MOMENTUM, marks=pytest.mark.slow),
+        pytest.param(ZERO3, MUON, marks=pytest.mark.slow),
+    ],
+    ids=["1-lion", "zero0-sgd", "zero3-muon"],
 )
 def test_killed_once(straight, tmp_path, layout, optimizer):
     """20 steps straight == 8 + kill -9 + 12. Steps 9 and 10 were done before the kill, and are done again."""
@@ -138,6 +144,7 @@ def test_another_number_of_ranks_goes_on(straight, tmp_path):
         assert_same_run(out, control)
 
 
+@pytest.mark.slow
 def test_stopping_early_and_going_on(straight, tmp_path):
     """`--steps 8` ends early on purpose; the schedule is still laid over all 20."""
     data = resumable(tmp_path, ONE, ADAMW)

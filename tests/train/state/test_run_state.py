@@ -46,10 +46,10 @@ CASES = [
     pytest.param(ONE, {"model": OWN_MODEL, "optimizer": OWN_OPTIMIZER}, id="one-model-own"),
     pytest.param(ZERO0, {"model": OWN_MODEL, "optimizer": ADAMW}, id="zero0-model-adamw"),
     pytest.param(ZERO1, {"model": VECTOR_MODEL, "optimizer": OWN_OPTIMIZER}, id="zero1-model-own", marks=slow),
-    pytest.param(ZERO3, {"model": VECTOR_MODEL, "optimizer": OWN_OPTIMIZER}, id="zero3-model-own"),
+    pytest.param(ZERO3, {"model": VECTOR_MODEL, "optimizer": OWN_OPTIMIZER}, id="zero3-model-own", marks=slow),
     pytest.param(ZERO3, {"optimizer": OWN_OPTIMIZER}, id="zero3-own", marks=slow),
-    pytest.param(PIPELINE, {"optimizer": OWN_OPTIMIZER}, id="pp2-own"),
-    pytest.param(PIPELINE, {"optimizer": {**OWN_OPTIMIZER, "python": "stateful:Local"}}, id="pp2-by-rank"),
+    pytest.param(PIPELINE, {"optimizer": OWN_OPTIMIZER}, id="pp2-own", marks=slow),
+    pytest.param(PIPELINE, {"optimizer": {**OWN_OPTIMIZER, "python": "stateful:Local"}}, id="pp2-by-rank", marks=slow),
 ]
 
 

@@ -25,6 +25,7 @@ from scalewright.checkpoint.foreign.models import model_of
 from scalewright.checkpoint.foreign.names import NAMINGS
 from scalewright.model.huggingface import HuggingFaceFolder
 from scalewright.model.names import Location, locations
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.common.untrusted import inside, read_bytes
 from scalewright.spec.errors import UserError
 
@@ -153,10 +154,10 @@ class ForeignFolder:
                     taken.add(name)
                     self._fit(name, part, ours)
         if missing:
-            raise self._problem(f"{len(missing)} tensors of {spec.name} are missing: {_first(missing)}")
+            raise self._problem(f"{counted(len(missing), f'tensors of {spec.name} are')} missing: {_first(missing)}")
         tied = self._tied_heads() if spec.tie_word_embeddings else set()
         if left := sorted(self._known.keys() - taken - tied):
-            raise self._problem(f"{len(left)} tensors are no part of {spec.name}: {_first(left)}")
+            raise self._problem(f"{counted(len(left), 'tensors are')} no part of {spec.name}: {_first(left)}")
 
     def _fit(self, name: str, part: Location, ours: str) -> None:
         """Compares a shape; a padded vocabulary loses its padding."""

@@ -125,5 +125,5 @@ def _from_nanotron(facts: Mapping[str, Any]) -> dict[str, object]:
         "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "rms_norm_eps",
         "max_position_embeddings", "rope_theta", "rope_scaling", "tie_word_embeddings",
     )  # fmt: skip
-    own = {key: facts[key] for key in keys if facts.get(key) is not None}
-    return {"model_type": "llama", **own, "num_key_value_heads": facts.get("num_key_value_heads") or heads}
+    known = {key: facts[key] for key in keys if facts.get(key) is not None}
+    return {"model_type": "llama", **known, "num_key_value_heads": facts.get("num_key_value_heads") or heads}

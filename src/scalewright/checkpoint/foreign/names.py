@@ -149,9 +149,9 @@ class Naming:
             how = "check --model"
             raise UserError(f"'{name}' has no name in {self.title} checkpoints", f"model '{spec.name}'", how)
         stacked = len(shape) == 3  # experts, on both sides
-        experts, one = (shape[:1], shape[1:]) if stacked else ((), shape)
-        rows = self.rows(spec, module, one)
-        stored = (*experts, rows.total, *one[1:])
+        experts, matrix = (shape[:1], shape[1:]) if stacked else ((), shape)
+        rows = self.rows(spec, module, matrix)
+        stored = (*experts, rows.total, *matrix[1:])
         return Location(names[0], shape, stored, rows, False, tuple(names[1:]), stacked=stacked)
 
     def names(self, name: str) -> list[str]:

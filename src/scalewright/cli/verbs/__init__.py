@@ -33,7 +33,8 @@ from scalewright.cli.verbs.report import report
 from scalewright.cli.verbs.score import score
 from scalewright.cli.verbs.sweep import sweep
 from scalewright.cli.verbs.train import train
-from scalewright.spec.errors import unknown
+from scalewright.cli.words import LIKE, table
+from scalewright.spec.errors import UserError, unknown
 
 Verb = Callable[..., None]
 Group = tuple[str, dict[str, Verb]]  # its help, and its verbs
@@ -94,7 +95,10 @@ class Verbs(TyperGroup):
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             parent = ctx.command_path
-            raise unknown("command", name, self.list_commands(ctx), parent, f"(`{parent} --help` lists them all)")
+            if ctx.parent is None and (here := table("commands").get(name.lower())):
+                raise UserError(f"no command '{name}'", parent, here)
+            see = f"`{parent} --help` lists them all"
+            raise unknown("command", name, self.list_commands(ctx), parent, see, LIKE)
         return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:

@@ -28,7 +28,7 @@ def accept(
     keep: Annotated[bool, flag("Keep the checkpoints that it made.", "--keep")] = False,
     json: Json = False,
 ) -> None:
-    """Check a new cluster with the run it is for: speed, right sums, loss, a kill and a resume.
+    """Check a new cluster with a run of yours: speed, right sums, loss, a kill and a resume.
 
     Devices and pairs of them against each other and their spec; the loss against one device; a kill and a
     resume. Writes one page; exit code 1 when a check failed. Alone, or in every process of torchrun or srun.
@@ -40,6 +40,7 @@ def accept(
     if not run.is_file():
         raise missing_run(run)
     from scalewright.accept.accept import accept as check
+    from scalewright.accept.accept import check_folder
     from scalewright.accept.training import remove_checkpoints
     from scalewright.launch.rank import find_context
     from scalewright.launch.rendezvous import with_address
@@ -52,7 +53,8 @@ def accept(
     spec = load_run(run, overrides or [])
     context = with_address(find_context())
     folder = out or spec.folder.with_name(f"{spec.folder.name}-accept") / f"{datetime.now():%Y-%m-%dT%H%M%S}"
-    with only_answer(json), working("accepting") as tell:
+    check_folder(context, folder)  # before this machine is timed, too
+    with only_answer(json), working("looking at this machine and its rates", context.rank == 0) as tell:
         kind, _ = device_kind(spec)
         cluster = find_cluster(spec.cluster, spec.layout.devices)
         result = check(spec, cluster, context, device=kind, folder=folder, environ=present_environment(), tell=tell)

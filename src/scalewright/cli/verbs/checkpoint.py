@@ -39,11 +39,12 @@ def list_checkpoints(run: Run, json: Json = False) -> None:
 
 def verify_checkpoints(run: Run, json: Json = False) -> None:
     """Compare every byte with its checksum; exit code 1 for damage."""
-    from scalewright.checkpoint.verify import verify
-
     rows = []
-    for folder in _folders(run):
-        with working(f"reading the save {folder.name}"):
+    with working("loading PyTorch") as at:
+        from scalewright.checkpoint.verify import verify
+
+        for folder in _folders(run):
+            at(f"reading the save {folder.name}")
             rows.append(_row(folder, verify))
     damaged = any(row["problems"] or row["state"] == "damaged" for row in rows)
     if json:
@@ -117,11 +118,11 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
     \b
     scalewright checkpoint diff runs/a runs/b/checkpoints/step-00000400
     """
-    from scalewright.checkpoint.compare import settings, tensors
-    from scalewright.checkpoint.read import find_checkpoint
-
-    folders = [find_checkpoint(path) for path in (first, second)]
     with working("comparing the tensors"):
+        from scalewright.checkpoint.compare import settings, tensors
+        from scalewright.checkpoint.read import find_checkpoint
+
+        folders = [find_checkpoint(path) for path in (first, second)]
         parts, rows = settings(*folders), list(tensors(*folders))
     different = [row for row in rows if not row["equal"]]
     equal = not parts and not different

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from scalewright.cli.options import Json, argument
-from scalewright.cli.output import print, print_json
+from scalewright.cli.output import print, print_json, working
 from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import count, decimal
 
@@ -26,7 +26,8 @@ def compare(
     from scalewright.report.runs import compare as lay_side_by_side
     from scalewright.report.runs import find_runs
 
-    comparison = lay_side_by_side(find_runs(runs))
+    with working("reading the runs"):
+        comparison = lay_side_by_side(find_runs(runs))
     print_json(comparison) if json else _show(comparison)
 
 

@@ -36,9 +36,9 @@ def convert(
 
     What was written is read back and compared, logits of a Hugging Face folder with those of transformers.
     """
-    from scalewright.checkpoint.convert import convert as convert_folder
-
     with only_answer(json), working("converting, and reading back what was written"):
+        from scalewright.checkpoint.convert import convert as convert_folder
+
         made = convert_folder(source, out, dtype, verify=not no_verify, model=model, check=check)
     if json:
         print_json(made.dump())

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from scalewright.cli.options import Json, option
 from scalewright.cli.output import only_answer, print, print_json
+from scalewright.spec.common.heartbeat import Heartbeat
 from scalewright.spec.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -75,14 +76,23 @@ class Summary:
 
 def run_demo(out: Path, quiet: bool = False) -> dict[str, object]:
     """Runs the whole demo into `out`; returns the summary, which also lies there as summary.json."""
+    with Heartbeat("demo", enabled=not quiet) as heart:
+
+        def say(step: str, text: str) -> None:
+            if not quiet:
+                print(f"{step:>4}  {text}", file=sys.stderr, flush=True)
+            heart.heard()
+            if step:  # training has a display of its own
+                heart.now("" if step in ("3/8", "4/8") else f"{'':>4}  {text.partition(':')[0]}")
+
+        return _steps(out, quiet, say)
+
+
+def _steps(out: Path, quiet: bool, say: Callable[[str, str], None]) -> dict[str, object]:
     from scalewright.data.prepare import prepare
     from scalewright.launch.local import prepare_workers
     from scalewright.spec.base import write_yaml
     from scalewright.train.run import PRELOAD
-
-    def say(step: str, text: str) -> None:
-        if not quiet:
-            print(f"{step:>4}  {text}", file=sys.stderr, flush=True)
 
     started = time.perf_counter()
     if aside := _set_aside(out):
@@ -100,7 +110,7 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, object]:
     summary.validation_bits_per_byte, lines = evaluation(out)
     for line in lines:
         say("", line)
-    say("6/8", "writing on from a prompt")
+    say("6/8", "continuing a prompt")
     sample = _sample(out)
     say("", "\n" + sample + "\n")
     _measure(out, summary)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,9 +76,8 @@ def diagnose(
     scalewright diagnose train.log --from pretrain.sh --cluster dgx-h100
     scalewright diagnose new/ --against old/ --fail-if-slower 3
     """
-    from scalewright.cli.verbs.predict import layout_keys, read_question
     from scalewright.diagnose.diagnose import drawn
-    from scalewright.diagnose.logs.expected import Given
+    from scalewright.diagnose.logs.given import Given
 
     if json and markdown:
         raise UserError("one form at a time", "--json and --markdown", "leave one of them out")
@@ -85,8 +85,12 @@ def diagnose(
         raise UserError("slower than what", "--fail-if-slower", "add `--against OTHER`")
     _check_files(html, perfetto, force)
     with only_answer(json), working("reading"):
-        configured = read_question(from_, model) if from_ is not None else None
-        given = Given(model, cluster, layout_keys({}, layout), seq_len, configured)
+        given = Given(model, cluster, seq_len=seq_len)
+        if from_ is not None or layout is not None:
+            from scalewright.cli.verbs.predict import layout_keys, read_question
+
+            configured = read_question(from_, model) if from_ is not None else None
+            given = replace(given, layout=layout_keys({}, layout), configured=configured)
         answer, drawing = drawn(paths, given, what_if or (), against)
         _write_files(answer, drawing, html, perfetto, force)
     if json:
@@ -116,6 +120,8 @@ def understood(answer: Mapping[str, Any]) -> bool:
 
 def _check_files(html: Path | None, perfetto: Path | None, force: bool) -> None:
     """Raises UserError for a file of the user's that would be replaced; called before long work."""
+    if html is None and perfetto is None:
+        return
     from scalewright.diagnose.timeline import is_ours
     from scalewright.report.page import check_page
 

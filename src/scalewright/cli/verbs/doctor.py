@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,10 +15,12 @@ from scalewright.cli.options import Json, argument, flag, option
 from scalewright.cli.output import only_answer, print_json, working
 from scalewright.cli.verbs.launch import target_names
 from scalewright.cli.verbs.train import missing_run
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import Finding, UserError
 
 if TYPE_CHECKING:
+    from scalewright.launch.preflight.facts import Facts
     from scalewright.machine.findings import Report
+    from scalewright.spec.run import RunSpec
 
 
 def doctor(
@@ -73,6 +76,7 @@ def _look_at_start(
 
     from scalewright.launch.job import make_job
     from scalewright.launch.preflight.ask import job_facts, start_facts
+    from scalewright.launch.preflight.facts import NEEDS
     from scalewright.launch.preflight.look import has_gpus
     from scalewright.launch.preflight.rule import Moments
     from scalewright.launch.preflight.rules import check, rules_at
@@ -106,4 +110,27 @@ def _look_at_start(
         )
         for finding in check(facts, *moments)
     )  # fmt: skip
-    return Report(findings, {}, time.perf_counter() - began, looks=len(rules))
+    lacking = [[need for need in rule.needs if not NEEDS[need](facts)] for rule in rules]
+    unasked = Counter(need for needs in lacking for need in needs[:1])
+    if unasked:
+        reasons = ", ".join(f"{number} need{'s' * (number == 1)} {need}" for need, number in unasked.most_common())
+        what = f"{sum(unasked.values())} rules weren't asked here: {reasons}"
+        names = [rule.name for rule, needs in zip(rules, lacking, strict=True) if needs]
+        findings += (Finding("start", "not asked", "note", what, data={"rules": names}),)
+    looks = len(rules) - sum(unasked.values())
+    return Report(findings, {}, time.perf_counter() - began, looks=looks, unasked=_missed(unasked, spec, facts))
+
+
+def _missed(unasked: Counter[str], run: RunSpec | None, facts: Facts) -> str:
+    """The rules that this run's start needs and that couldn't be asked, with where they can; a CPU's needs no GPUs."""
+    elsewhere = run is None or run.layout.devices > facts.place.world
+    ways = {"GPUs": "run it on a compute node"} if run is None or run.device not in ("cpu", "mps") else {}
+    ways |= {"a run": "name RUN.yaml"} if run is None else {}
+    ways |= {"several ranks": "run it under the job's launcher, or with --target"} if elsewhere else {}
+    number: Counter[str] = Counter()
+    for need, rules in unasked.items():
+        number[next((kind for kind in ways if need.startswith(kind.removesuffix(" ranks"))), "")] += rules
+    kinds = {"several ranks": "several ranks or nodes"}
+    return "; ".join(
+        f"{number[kind]} need {kinds.get(kind, kind)}: {way}" for kind, way in ways.items() if number[kind]
+    )

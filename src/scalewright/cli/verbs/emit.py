@@ -11,6 +11,7 @@ import typer
 from scalewright.cli.options import Force, Json, argument, flag, option
 from scalewright.cli.output import print, print_exact, print_json
 from scalewright.spec.common.shell import operand, quote
+from scalewright.spec.errors import shortened
 
 if TYPE_CHECKING:
     from scalewright.emit.emitted import Emitted
@@ -63,7 +64,7 @@ def _show(emitted: Emitted, folder: Path, show: bool, refused: bool) -> None:
         print(f"wrote {', '.join(str(folder / name) for name in emitted.files)}")
         print(f"run   cd {quote(operand(str(folder)))} && {emitted.command}")
     for key, value, why in emitted.dropped:
-        print(f"dropped   {key} {value}: {why}", file=notes)
+        print(f"dropped   {shortened(f'{key} {value}', 80)}: {why}", file=notes)
     for key, value, written, why in emitted.changed:
         print(f"changed   {key} {value} -> {written}: {why}", file=notes)
     for text in emitted.assumed:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from scalewright.cli.options import Device, Json, NoVerify, TrustCode, argument, check_device, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.terminal import print_table
+from scalewright.spec.common.heartbeat import Heartbeat
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def evaluate(
         raise UserError("it is a file, not a folder", str(model), how)
     if tasks is not None:
         _check_flags({"--data": data, "--batches": batches}, "--tasks", "it is about the validation loss")
-        with only_answer(json):
+        with only_answer(json), Heartbeat(f"evaluating {tasks}"):  # beside the harness's own bars
             rows = batch_size or 8
             scores = score_tasks(model, tasks, task_path, limit, rows, seq_len, device, trust_code, not no_verify)
         print_json(scores) if json else show_scores(scores)
@@ -125,14 +126,13 @@ def measure(
 
 
 def _run_of(model: Path) -> RunSpec | None:
-    from scalewright.spec.base import read_yaml
-    from scalewright.spec.run import RunSpec
+    from scalewright.spec.run import load_run
 
     if not model.exists():
         raise UserError("no such folder", str(model), "give a run's folder, a checkpoint or a Hugging Face folder")
     for folder in (model, *model.resolve().parents[:2]):
         if (folder / "run.yaml").is_file() and (folder / "checkpoints").is_dir():
-            return RunSpec.parse(read_yaml(folder / "run.yaml"), str(folder / "run.yaml"))
+            return load_run(folder / "run.yaml")
     return None
 
 

@@ -1,4 +1,4 @@
-"""`scalewright generate MODEL --prompt TEXT`: what a model writes on."""
+"""`scalewright generate MODEL --prompt TEXT`: a model continues a prompt."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Annotated
 
 from scalewright.cli.options import DTYPES, Device, Json, NoVerify, TrustCode, argument, check_device, choice, flag
 from scalewright.cli.output import only_answer, print, print_exact, print_json
+from scalewright.spec.common.formatting import counted
+from scalewright.spec.common.heartbeat import Heartbeat
 
 
 def generate(
     model: Annotated[Path, argument("MODEL", "A run's folder, a checkpoint or a Hugging Face folder.")],
-    prompt: Annotated[str, flag("The text to go on from.")] = "",
+    prompt: Annotated[str, flag("The text to continue.")] = "",
     max_tokens: Annotated[
         int, flag("How many tokens to write at most.", "--max-tokens", "--max-new-tokens", min=1)
     ] = 128,
@@ -29,17 +31,18 @@ def generate(
     no_verify: NoVerify = False,
     json: Json = False,
 ) -> None:
-    """Write on from a prompt with what was trained."""
-    from scalewright.serve.generate import generate_text
-
+    """Continue a prompt with what was trained."""
     shown: list[str] = []
 
     def show(piece: str) -> None:
+        heart.now("")
         shown.append(piece)
         print_exact(piece)
 
     check_device(device)
-    with only_answer(json), _line_ended(shown):
+    with only_answer(json), Heartbeat("loading the model") as heart, _line_ended(shown):
+        from scalewright.serve.generate import generate_text
+
         answer = generate_text(
             str(model), prompt, max_new_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
             stop=tuple(stop or ()), device=device, dtype=dtype, stream=None if json else show, trust_code=trust_code,
@@ -48,7 +51,7 @@ def generate(
     if json:
         print_json({"prompt": prompt, **vars(answer)})
         return
-    print(f"{len(answer.tokens)} tokens, {answer.tokens_per_s:.0f} tokens/s", file=sys.stderr)
+    print(f"{counted(len(answer.tokens), 'tokens')}, {answer.tokens_per_s:.0f} tokens/s", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -31,11 +31,12 @@ def parity(
     """
     if not run.is_file():
         raise missing_run(run)
-    from scalewright.parity.compare import parity as compare
-    from scalewright.spec.run import load_run
+    with only_answer(json), working("loading PyTorch") as tell:
+        from scalewright.parity.compare import parity as compare
+        from scalewright.spec.run import load_run
 
-    spec = load_run(run, overrides or [])
-    with only_answer(json), working("comparing") as tell:
+        spec = load_run(run, overrides or [])
+        tell("comparing")
         result = compare(spec, steps=steps, device=device, tolerance=tolerance, tell=tell)
     print_json(result) if json else show(result)
     if not result.ok:

@@ -10,6 +10,7 @@ from scalewright.cli.options import All, Json, Pairs, argument, flag, merge, opt
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.terminal import show
 from scalewright.cli.verbs.presets import _cluster_names, _model_names
+from scalewright.spec.common.numbers import number_of
 from scalewright.spec.errors import UserError
 from scalewright.spec.optimizers import NAMES
 
@@ -38,7 +39,9 @@ Framework = Annotated[
 ]
 Version = Annotated[str | None, flag("Its release, such as 25.11.", "--software-version")]
 Options = Annotated[str | None, option("KEY=VALUE;...", "Its switches, such as compile=1.")]
-OptimizerName = Annotated[str | None, option("|".join(NAMES), "A run file's optimizer.name.", "--optimizer")]
+OptimizerName = Annotated[
+    str | None, option("|".join(NAMES), "Or your own, which is run to measure it: mine:Lion,lr=1e-3.", "--optimizer")
+]
 Diloco = Annotated[str | None, option("KEY=VALUE,...", "A run file's diloco: inner_steps=50,overlap=1.", "--diloco")]
 Tokens = Annotated[float | None, flag("Tokens of the whole run: gives days and device-hours.")]
 Price = Annotated[float | None, flag("Of one device for an hour: gives the cost, too.")]
@@ -60,7 +63,7 @@ def predict(
     pp: Annotated[int | None, flag("Pipeline parallel size.")] = None,
     virtual_stages: Annotated[int | None, flag("Model chunks of a pipeline rank.")] = None,
     schedule: Annotated[str | None, flag("gpipe, 1f1b, interleaved, zb-h1, zbv, ...")] = None,
-    stage_layers: Annotated[str | None, flag("Layers of each stage: 10,11,11,10.")] = None,
+    stage_layers: Annotated[str | None, flag("Layers of each stage: 10,11,11,10, or 0,1x126,0.")] = None,
     cp: Annotated[int | None, flag("Context parallel size.")] = None,
     cp_kind: Annotated[str | None, flag("ring, ulysses or allgather.")] = None,
     ep: Annotated[int | None, flag("Expert parallel size.")] = None,
@@ -143,10 +146,11 @@ def read_question(source: str, model: str | None = None) -> Question:
     `model`: in the place of the file's.
     """
     from scalewright.api import read
+    from scalewright.spec.question import unread_lines
 
     question = read(source, model)
-    for item in question.unread:
-        print(f"not read  {item}: {item.why}", file=sys.stderr)
+    for line in unread_lines(question.unread):
+        print(line, file=sys.stderr)
     return question
 
 
@@ -164,9 +168,8 @@ def _batch(path: str, rest: Pairs) -> None:
 def layout_keys(flags: Pairs, pairs: str | None, flag: str = "--layout") -> Pairs:
     """The layout's keys from its flags and from `--layout key=value,...`."""
     from_flags = dict(flags)
-    for key, read in (("recompute", read_recompute), ("stage_layers", _counts)):
-        if from_flags.get(key):
-            from_flags[key] = read(from_flags[key])
+    if from_flags.get("recompute"):
+        from_flags["recompute"] = read_recompute(from_flags["recompute"])
     return merge(from_flags, read_pairs(pairs, flag, LAYOUT | set(AS_WELL)), flag)
 
 
@@ -175,7 +178,9 @@ def read_pairs(text: str | None, flag: str, known: set[str]) -> Pairs:
     keys = parse_pairs(text, flag, sorted(known))
     if isinstance(keys.get("recompute"), str):
         keys["recompute"] = read_recompute(keys["recompute"])
-    return keys
+    numbers = {key: number_of(value, key) for key, value in keys.items() if isinstance(value, str)}
+    plain = {key: number for key, number in numbers.items() if number is not None}
+    return keys | {key: int(number) if number == int(number) else number for key, number in plain.items()}
 
 
 def read_diloco(text: str | None) -> Pairs | None:
@@ -192,13 +197,6 @@ def read_recompute(text: str) -> Any:
     kind, equals, value = text.partition("=")
     where = "--recompute"
     return {kind.strip(): parse_value(value, where)} if equals else parse_value(text, where)
-
-
-def _counts(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.strip("[] ").split(",")]
-    except ValueError:
-        raise UserError(f"stage-layers is '{text}'", "--stage-layers", "give whole numbers: 10,11,11,10") from None
 
 
 def option_words(text: str | None) -> dict[str, str]:

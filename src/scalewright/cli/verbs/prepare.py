@@ -23,7 +23,7 @@ def prepare(
     vocab_size: Annotated[int | None, flag("Train a byte-level BPE of this size.")] = None,
     tokenizer: Annotated[Path | None, option("FILE", "Take this tokenizer.json instead of training one.")] = None,
     valid_fraction: Annotated[float | None, flag("Share kept for validation; default 0.1.")] = None,
-    text_key: Annotated[str, flag("Where the text stands in JSONL and parquet.")] = "text",
+    text_key: Annotated[str, flag("Key of the text in JSONL, its column in parquet.")] = "text",
     eod: Annotated[str | None, flag("The token that ends a document; default: found.")] = None,
     bos: Annotated[
         str, choice("bos", BOS_CHOICES, "Whether a token begins each document; auto: as the tokenizer does.")
@@ -62,9 +62,11 @@ def _show(summary: Summary) -> None:
     print(f"  a document is {summary.ends}")
     for name, split in summary.splits.items():
         print(
-            f"  {name}: {split['tokens']:,} tokens in {split['documents']:,} documents, "
+            f"  {name}: {counted(split['tokens'], 'tokens')} in {counted(split['documents'], 'documents')}, "
             f"{split['bytes_per_token']:.2f} bytes/token"
         )
+    if summary.unvalidated:
+        print(f"  valid: {summary.unvalidated}")
     if summary.pieces_kept:
         print(f"  {summary.pieces_kept} of {summary.pieces} pieces were done already")
     for reason, count in summary.left_out.items():
@@ -73,6 +75,8 @@ def _show(summary: Summary) -> None:
         print(line)
     for reason, count in summary.mended.items():
         print(f"  taken, but repaired: {counted(count, reason)}")
+    for path in summary.mended_files[:10]:
+        print(f"    {path}")
     for name, statistics in (summary.statistics or {}).items():
         print(f"\n{name}, documents by tokens:")
         print("\n".join(histogram_lines(statistics)))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from scalewright.cli.options import Force, Json, argument, flag, option
-from scalewright.cli.output import print, print_exact, print_json
+from scalewright.cli.output import print, print_exact, print_json, working
 from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import count
 
@@ -76,7 +76,8 @@ def clusters(
     from scalewright.spec.hardware.cluster import cluster_presets
 
     if name is not None:
-        spec = find_cluster(name).dump()
+        with working("looking at this machine and its rates"):
+            spec = find_cluster(name).dump()
         print_json(spec) if json else print_exact(to_yaml(spec))
         return
     rows = [_cluster_row(key, spec) for key, spec in cluster_presets().items()]

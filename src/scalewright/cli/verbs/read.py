@@ -30,6 +30,7 @@ def read(
     from scalewright.emit.question import as_run, as_text
     from scalewright.emit.read import read_argv, read_file
     from scalewright.spec.common.files import write_signed
+    from scalewright.spec.question import unread_lines
 
     changes = list(overrides or ())
     if argv is not None and file is not None:
@@ -49,7 +50,7 @@ def read(
         print_json({**reading.dump(), "run_file": str(out)})
     elif out is None:
         print_exact(text)
-    for item in reading.unread:
-        print(f"not read  {item}: {item.why}", file=sys.stderr)
+    for line in unread_lines(reading.unread):
+        print(line, file=sys.stderr)
     for note in reading.assumed:
         print(f"assumed   {note}", file=sys.stderr)

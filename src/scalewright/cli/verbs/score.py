@@ -109,7 +109,9 @@ def read_oom(path: str) -> list[dict[str, str]]:
         raise UserError("the file is empty", path, "give a CSV file with a header: " + ", ".join(needed))
     missing = [name for name in needed if name not in rows[0]]
     if missing:
-        raise UserError(f"the column {missing[0]} is missing", path, "the columns are " + ", ".join(needed))
+        what = f"the column {missing[0]} is missing"
+        what += f", and so are {', '.join(missing[1:])}" if missing[1:] else ""
+        raise UserError(what, path, "the columns are " + ", ".join(needed))
     numbers = [name for name in needed if name not in ("id", "outcome")]
     for line, row in enumerate(rows, 2):
         for name in numbers:

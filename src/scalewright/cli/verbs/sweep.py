@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from scalewright.cli.options import Json, argument, flag
-from scalewright.cli.output import only_answer, print, print_json
+from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.terminal import print_table
 from scalewright.cli.verbs.train import missing_run
 from scalewright.spec.common.formatting import count, counted, decimal
@@ -38,8 +38,13 @@ def sweep(
         raise missing_run(run)
     from scalewright.train.sweep import sweep as run_sweep
 
-    with only_answer(json):
-        result = run_sweep(run, values, jobs=jobs, tell=_tell)
+    with only_answer(json), working("starting the runs") as at:
+
+        def tell(done: int, total: int, row: Row) -> None:
+            _tell(done, total, row)
+            at(f"{done} of {counted(total, 'runs')} done")
+
+        result = run_sweep(run, values, jobs=jobs, tell=tell)
     print_json(result) if json else _show(result)
     count = Counter(row.status for row in result.rows)
     if count["stopped"]:

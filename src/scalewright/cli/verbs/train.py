@@ -75,9 +75,9 @@ def train(
 
 
 def rehearse(run: Path, overrides: list[str], json: bool) -> None:
-    from scalewright.dry_run.dry_run import dry_run
-
     with only_answer(json), working("playing one rank of every kind"):
+        from scalewright.dry_run.dry_run import dry_run
+
         document = dry_run(run, overrides).dump()
     print_json(document) if json else show_dry_run(document)
 
@@ -89,7 +89,8 @@ def write_page(folder: Path, force: bool = False) -> None:
     from scalewright.track.attach import attach
 
     try:
-        page = write_report(folder, force=force)
+        with working("writing the report"):
+            page = write_report(folder, force=force)
     except (UserError, RunError) as error:
         print(f"no report: {error}", file=sys.stderr)
         return
@@ -130,7 +131,7 @@ def show_dry_run(document: Group) -> None:
     else:
         print("nothing is sent")
     if diloco := document.get("diloco"):
-        print(f"\nand every {diloco['inner_steps']} steps, between islands:\n")
+        print(f"\nand every {counted(diloco['inner_steps'], 'steps').removeprefix('1 ')}, between islands:\n")
         outer = _traffic_rows(groups, "outer_collectives")
         print_table(("axis", "collective", "of ranks", "count", "bytes"), outer)
     if line := _joined(document["process_groups"]):

@@ -1,1 +1,1 @@
-"""`diagnose --against`: what became slower than another run, a plan or an earlier answer; noise.py: beyond noise?"""
+"""`diagnose --against`: compare.py: what became slower than another run, a plan or answer; noise.py: beyond noise?"""

@@ -30,6 +30,7 @@ import numpy as np
 
 from scalewright.diagnose.breakdown import PARTS
 from scalewright.diagnose.compare.noise import by_step, change, losses_apart
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import UserError
 
 Answer = Mapping[str, Any]
@@ -184,12 +185,9 @@ def _by_change(both: Sequence[Mapping[str, float]]) -> list[str]:
 
 def _seconds(answer: Answer, stepped: bool) -> dict[str, float]:
     """Seconds of each part of a mean step, or of the window."""
-    if not stepped:
-        return {part: answer["breakdown_pct"][part] / 100 * answer["window_s"] for part in PARTS}
-    return {
-        part: float(np.mean([s["breakdown_pct"][part] / 100 * s["step_time_s"] for s in answer["steps"]]))
-        for part in PARTS
-    }
+    windows = [(step["breakdown_pct"], step["step_time_s"]) for step in answer["steps"]]
+    windows = windows if stepped else [(answer["breakdown_pct"], answer["window_s"])]
+    return {part: float(np.mean([shares[part] / 100 * seconds for shares, seconds in windows])) for part in PARTS}
 
 
 def _idle(answer: Answer, seconds: float) -> dict[str, float]:
@@ -239,7 +237,7 @@ def _differences(before: Answer, now: Answer) -> list[str]:
     if before["device"] != now["device"]:
         notes.append(f"the devices differ: {before['device']} then, {now['device']} now")
     if len(before["ranks"]) != len(now["ranks"]):
-        notes.append(f"traces of {len(before['ranks'])} ranks then, of {len(now['ranks'])} now")
+        notes.append(f"traces of {counted(len(before['ranks']), 'ranks')} then, of {len(now['ranks'])} now")
     if not (before["steps"] and now["steps"]):
         return [*notes, "one of them has no steps: whole windows are compared"]
     shared = {k["name"] for k in before["top_kernels"]} & {k["name"] for k in now["top_kernels"]}
@@ -248,5 +246,5 @@ def _differences(before: Answer, now: Answer) -> list[str]:
         for answer in (before, now)
     )
     if abs(here - then) > LIKE * max(then, here):
-        notes.append(f"the same kernels run {then:,.0f} times a step then, {here:,.0f} now: other work")
+        notes.append(f"the same kernels run {counted(round(then), 'times')} a step then, {here:,.0f} now: other work")
     return notes

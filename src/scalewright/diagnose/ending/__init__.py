@@ -1,4 +1,4 @@
 """How a job ended: by what its output says of memory, signals, schedulers, exceptions, hangs and hardware.
 
-lines ──signs──► events, each a rank's ──► the first cause; what follows from it stands behind it
+lines ──signs.py, signs.yaml──► events.py: events, hang.py ──► ending.py: the first cause, and what follows
 """

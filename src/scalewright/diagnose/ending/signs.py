@@ -35,10 +35,11 @@ class Sign(NamedTuple):
 
 
 class Xid(NamedTuple):
-    """An error number of NVIDIA's driver; `software`: a program's own fault."""
+    """An error number of NVIDIA's driver; `software`: a program's own fault; `fix`: another one than the sign's."""
 
     what: str = "an error of the GPU"
     software: bool = False
+    fix: str = "node"
 
 
 @cache
@@ -52,11 +53,31 @@ def signs() -> tuple[Sign, ...]:
     table = _table()
     return tuple(
         Sign(
-            row["name"], row["kind"], row["grade"], tuple(row["marks"]), re.compile(row["pattern"]),
+            row["name"], row["kind"], row.get("grade", CAUSE), tuple(row["marks"]), re.compile(row["pattern"]),
             table["fixes"].get(row.get("fix"), row.get("fix", "")),
         )
         for row in table["signs"]
     )  # fmt: skip
+
+
+def fix(name: str) -> str:
+    """Advice that several rows share."""
+    return str(_table()["fixes"][name])
+
+
+def named(name: str) -> list[str]:
+    """`reports`: exceptions that tell of others; `read`: words by which exceptions are found."""
+    return list(_table()[name])
+
+
+@cache
+def _advice() -> list[tuple[re.Pattern[str], str]]:
+    return [(re.compile(row["words"]), row["fix"]) for row in _table()["advice"]]
+
+
+def advice(text: str) -> str:
+    """What helps against an exception with these words; empty where nothing is known."""
+    return next((helps for pattern, helps in _advice() if pattern.search(text)), "")
 
 
 def xid(number: int) -> Xid:
@@ -69,9 +90,22 @@ def marks() -> list[str]:
     return list(dict.fromkeys(mark for sign in signs() for mark in sign.marks))
 
 
+# What only speaks of such a line: before it a quotation or a flag, a condition or a negation; after it a count of 0.
+BEFORE = re.compile(
+    r"""(?<!\w)(["'])(?!.*\1(?!\w))|(?:^|\s)--\w|^\s*[\w.-]+ \.{4,}|\b(?:if|in case|unless|whether|avoid|prevent|"""
+    r"""against|e\.g\.|for example|handling|retry on)\b|\b(?:no|0|zero|without|not an?) *$""",
+    re.I,
+)
+REACH = 2000  # characters: quotations are looked for in so many
+NONE_OF = re.compile(r"\w{0,3} ?(?:count)?\s*[:=]\s*(?:0|none|no|false|off|disabled|N/A)\b", re.I)
+
+
 def sign_of(text: str) -> tuple[Sign, dict[str, str]] | None:
     """The row that a line belongs to, and its facts; None for a line that tells nothing of an end."""
     for sign in signs():
         if any(mark in text for mark in sign.marks) and (match := sign.pattern.search(text)):
+            before = text[max(0, match.start() - REACH) : match.start()]
+            if sign.grade != END and (BEFORE.search(before) or NONE_OF.match(text, match.end())):
+                return None
             return sign, {key: value for key, value in match.groupdict().items() if value is not None}
     return None

@@ -20,6 +20,7 @@ completed; Gloo's stay scheduled and are `retired` when they are done, and its g
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -28,11 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.diagnose.traces.unpack import read_each
-from scalewright.diagnose.verdict import Verdict
+from scalewright.diagnose.verdict import Verdict, named_ranks
 from scalewright.spec.common.pickles import NotPlainData, read_pickle
 
 DEFAULT_GROUP = "default_pg"
-UNEVEN = ("all_to_all", "alltoall", "scatter", "gather", "broadcast", "send", "recv")  # sizes differ by rank
+EXCHANGES = ("all_to_all", "alltoall")  # each rank sends to each other one
+UNEVEN = (*EXCHANGES, "scatter", "gather", "broadcast", "send", "recv")  # sizes differ by rank
 FIX = {
     "mismatch": "make every rank of the group call the same collective with the same shapes: look for a "
     "branch on the rank, or on data that differs",
@@ -115,10 +117,15 @@ def _group(group: str, ranks: list[int], by_rank: dict[int, Dump]) -> GroupFault
                 last[dump.rank] = max(last[dump.rank], entry.number)
     about = next((dump.about[group] for dump in dumps if group in dump.about), "")
     for number, here in sorted(entries.items()):
-        kinds = Counter(_signature(entry) for entry in here.values())
+        exchanges = (entry for entry in here.values() if entry.name.strip("_").startswith(EXCHANGES) and not entry.done)
+        exchanged = [entry.surplus for entry in exchanges if entry.surplus is not None]
+        # Equal parts, or more elements sent than are received: in both the sizes of all ranks must agree.
+        strict = len(exchanged) == len(ranks) and (not any(exchanged) or sum(exchanged) != 0)
+        signatures = {rank: _signature(entry, strict) for rank, entry in here.items()}
+        kinds = Counter(signatures.values())
         if len(kinds) > 1:
             usual = kinds.most_common(1)[0][0]
-            odd = tuple(rank for rank, entry in here.items() if _signature(entry) != usual)
+            odd = tuple(rank for rank in here if signatures[rank] != usual)
             others = tuple(rank for rank in here if rank not in odd)
             what = f"{here[odd[0]].what} where the others call {here[others[0]].what}"
             return GroupFault("mismatch", group, about, number, odd, others, what, _frames(by_rank, odd))
@@ -143,10 +150,11 @@ def _all_in(members: dict[str, list[int]], by_rank: dict[int, Dump]) -> str:
     return ""
 
 
-def _signature(entry: Entry) -> tuple[str, ...]:
-    """What ranks must agree on: the operation and its type, and sizes where they are the same on all."""
+def _signature(entry: Entry, strict: bool) -> tuple[object, ...]:
+    """What ranks must agree on: the operation and its type, and sizes where they are the same on all, or `strict`."""
     name = entry.name.strip("_").removesuffix("_base")
-    return (name, entry.dtypes) if name.startswith(UNEVEN) else (name, entry.dtypes, entry.shapes)
+    sizes = (entry.shapes, entry.surplus) if strict or not name.startswith(UNEVEN) else ()
+    return (name, entry.dtypes, *(sizes if strict else sizes[:1]))
 
 
 def _frames(by_rank: dict[int, Dump], ranks: tuple[int, ...]) -> tuple[str, ...]:
@@ -182,17 +190,13 @@ def verdict(finding: GroupFault) -> Verdict:
 
 def sentence(finding: GroupFault) -> str:
     """`rank 2 never came to dp #4 (all_reduce [[1024, 64]] Float), in which rank 0 waits`."""
-    who, others = _ranks(finding.culprits), _ranks(finding.waiting)
+    who, others = named_ranks(finding.culprits), named_ranks(finding.waiting)
     place = f"{finding.about or 'group ' + finding.group} #{finding.number}"
     if finding.kind == "mismatch":
         return f"{who} called {finding.what}, in {place}"
-    left = " and left no dump" if finding.kind == "absent" else ""
+    left = "left no dump and " if finding.kind == "absent" else ""
     waits = "waits" if len(finding.waiting) == 1 else "wait"
-    return f"{who} never came to {place} ({finding.what}), in which {others} {waits}{left}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
+    return f"{who} {left}never came to {place} ({finding.what}), in which {others} {waits}"
 
 
 LIBRARY = re.compile(r"(?:^|/)(?:torch|typing_extensions|contextlib|functools|threading)(?:/|\.py$)")
@@ -212,6 +216,7 @@ class Entry:
     point_to_point: bool
     created_ns: int
     frame: str
+    surplus: int | None  # elements that it sends more than it receives; None where that isn't recorded
 
     @property
     def what(self) -> str:
@@ -232,6 +237,7 @@ class Dump:
 def read_dump(path: Path) -> Dump:
     """A dump, pickled or as JSON; raises NotPlainData where it is neither or has no entries."""
     data = _load(path)
+    data = {"entries": data} if isinstance(data, list) else data  # as a run of ours writes it into hangs/
     if not isinstance(data, Mapping) or not isinstance(data.get("entries"), list):
         raise NotPlainData("it has no list of entries")
     rank = data.get("rank")
@@ -265,6 +271,7 @@ def _entry(item: Mapping[Any, Any]) -> Entry | None:
     group, created = item.get("process_group"), item.get("time_created_ns")
     name, messages = str(item.get("profiling_name", "")), bool(item.get("is_p2p"))
     number = item.get("p2p_seq_id" if messages else "collective_seq_id", item.get("seq_id"))
+    outputs = item.get("output_sizes")
     if not isinstance(number, int):
         return None
     return Entry(
@@ -277,7 +284,14 @@ def _entry(item: Mapping[Any, Any]) -> Entry | None:
         point_to_point=messages,
         created_ns=created if isinstance(created, int) else 0,
         frame=_frame(item.get("frames")),
+        surplus=_elements(item.get("input_sizes")) - _elements(outputs) if outputs else None,
     )
+
+
+def _elements(sizes: object) -> int:
+    """Of all tensors of a list of shapes; 0 for what is none."""
+    shapes = [shape for shape in sizes if isinstance(shape, (list, tuple))] if isinstance(sizes, (list, tuple)) else []
+    return sum(math.prod(size for size in shape if isinstance(size, int)) for shape in shapes)
 
 
 def _frame(frames: object) -> str:

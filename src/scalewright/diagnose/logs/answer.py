@@ -7,31 +7,33 @@ resumes, skips, and the step time that was predicted when it began.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from scalewright.diagnose.ending.ending import Ending, ending
-from scalewright.diagnose.ending.signs import FINISHED
+from scalewright.diagnose.ending.ending import Ending, ending, ends_before
+from scalewright.diagnose.ending.signs import DEVICE_MEMORY, FINISHED, fix
 from scalewright.diagnose.logs.causes import causes
-from scalewright.diagnose.logs.expected import Given, expected, verdict
+from scalewright.diagnose.logs.expected import expected, fitting, verdict
 from scalewright.diagnose.logs.facts import DIMS, LAYOUT
 from scalewright.diagnose.logs.forms import NAMES
+from scalewright.diagnose.logs.given import EVENTS, METRICS, RUN, Given
 from scalewright.diagnose.logs.lines import real
 from scalewright.diagnose.logs.log import Log, read_logs
 from scalewright.diagnose.logs.steps import SHOWN, Step
-from scalewright.diagnose.logs.times import usual
+from scalewright.diagnose.logs.times import traced_steps, usual
 from scalewright.diagnose.nccl.answer import nccl_part
 from scalewright.diagnose.nccl.answer import verdicts as nccl_verdicts
 from scalewright.diagnose.nccl.log import read_logs as read_nccl
 from scalewright.diagnose.nccl.summary import summary
 from scalewright.diagnose.verdict import Gain, Verdict
 from scalewright.spec.base import read_yaml
+from scalewright.spec.common.formatting import counted, short_time
 from scalewright.spec.common.jsonl import lost_lines, read_jsonl
 from scalewright.spec.errors import UserError
 
-METRICS, EVENTS, RUN = "metrics.jsonl", "events.jsonl", "run.yaml"
 SAME = ("step_time_s", "tokens_per_s", "loss", "grad_norm", "lr", "memory_gib")
 
 
@@ -41,7 +43,12 @@ def log_answer(files: Sequence[Path], given: Given) -> dict[str, object]:
     measured = usual(log.steps, log.facts.get("mean_step_s"))
     expectation, why = expected(log, measured, given) if log.steps else (None, "")
     verdicts, more = [cause.dump() for cause in causes(log, expectation)], {}
+    lives = list(Counter(step.life for step in log.steps).values())
     end = ending(log.events, log.facts.get("devices"), len(log.steps))
+    if end is not None and end.kind == DEVICE_MEMORY:
+        plan, absent = fitting(log, measured, given, end.needed_gib)
+        fixes = [text for text in (end.fix, plan, absent) if text and not (plan and text == fix("gpu"))]
+        end = replace(end, fix="; ".join(fixes))
     if end is not None and end.kind != FINISHED:
         verdicts.insert(0, Verdict(end.what, end.evidence, end.fix, gain=Gain(0.0, 0.0, 0.0)).dump())
     if log.nccl:
@@ -50,11 +57,11 @@ def log_answer(files: Sequence[Path], given: Given) -> dict[str, object]:
         more = {"nccl": nccl_part(run)}
     return {
         "kind": "log",
-        "log": log_part(log),
+        "log": log_part(log) | {"ended_before": ends_before(log.events, lives[:-1])},
         "ended": None if end is None else end.dump(),
         "expected": expectation,
         "verdicts": verdicts,
-        "warnings": log.notes + _missing(log, end) + [why] * bool(why),
+        "warnings": log.notes + _missing(log, end) + [why] * bool(why) + _traced(log.steps),
         **more,
     }
 
@@ -66,7 +73,7 @@ def log_part(log: Log) -> dict[str, object]:
         "framework": log.framework, "version": facts.get("version"), "model": facts.get("model"),
         "dims": {key: facts[key] for key in DIMS if key in facts},
         "layout": {key: facts[key] for key in LAYOUT if key in facts},
-        "devices": facts.get("devices"), "device": facts.get("device"),
+        "bus_gb_per_s": facts.get("bus_gb_per_s"), "devices": facts.get("devices"), "device": facts.get("device"),
         "measured": asdict(usual(log.steps, facts.get("mean_step_s"))),
         "steps": [{key: getattr(step, key) for key in SHOWN} for step in log.steps],
         "restarts": log.restarts,
@@ -77,18 +84,15 @@ def _missing(log: Log, end: Ending | None) -> list[str]:
     """For a log without steps, how far it came and which formats are known."""
     if log.steps or end is not None:
         return []
+    if "bus_gb_per_s" in log.facts:
+        return [f"nccl-tests: {log.facts['bus_gb_per_s']:,} GB/s of bus bandwidth, on average over its sizes"]
     known = f"known are {', '.join(NAMES)}"
     if log.facts:
         return [f"no step's line in it: the log ends before the first step, or is of another kind ({known})"]
     return [f"no line of a known trainer is in it; {known}"]
 
 
-def is_run_folder(path: Path) -> bool:
-    """Whether a folder is one that `train` wrote."""
-    return path.is_dir() and (path / METRICS).is_file() and (path / RUN).is_file()
-
-
-def run_answer(folder: Path) -> dict[str, object]:
+def run_answer(folder: Path) -> dict[str, Any]:
     """What a run of ours shows; raises OSError where a file can't be read."""
     events = read_jsonl(folder / EVENTS)
     log = _log(folder, events)
@@ -100,38 +104,71 @@ def run_answer(folder: Path) -> dict[str, object]:
         "kind": "run",
         "log": log_part(log),
         "expected": expectation,
-        "verdicts": [cause.dump() for cause in causes(log, expectation)],
-        "warnings": log.notes + notes,
+        "verdicts": [
+            cause.dump() for cause in _ended(events) + [_weighed(cause, events) for cause in causes(log, expectation)]
+        ],
+        "warnings": log.notes + notes + _traced(log.steps),
     }
+
+
+def _traced(steps: Sequence[Step]) -> list[str]:
+    """A line about the steps that a profiler slowed: what they took is no fault of the run."""
+    if not (times := [step.step_time_s for step in steps if step.traced and step.step_time_s is not None]):
+        return []
+    words = f"{short_time(min(times))} to {short_time(max(times))}" if len(times) > 1 else short_time(times[0])
+    return [f"{counted(len(times), 'steps')} of {words} that a profiler recorded, or wrote its file in, aren't judged"]
+
+
+def _ended(events: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+    """What ended the newest life, or holds it up: a rank that hung, a fault."""
+    begun = max((at for at, event in enumerate(events) if event.get("kind") in ("start", "resume")), default=0)
+    last = {event.get("kind"): event for event in events[begun:]}
+    words = {"hang": "the rank's stack is in hangs/", "fault": "mend that and start the run again: it resumes"}
+    return [
+        Verdict(kind, [str(last[kind].get("message") or "no reason was noted")], fix, gain=Gain(0.0, 0.0, 0.0))
+        for kind, fix in words.items()
+        if kind in last and "finish" not in last
+    ]
+
+
+def _weighed(cause: Verdict, events: Sequence[Mapping[str, Any]]) -> Verdict:
+    """A slow run's cause with the load of which the run warned at its start: that is looked at first."""
+    loads = [str(event.get("message")) for event in events if event.get("kind") == "load"]
+    if not loads or cause.cause not in ("slower than expected", "stalls", "periodic slow steps"):
+        return cause
+    line = f"the run itself warned at its start: {loads[-1]}"
+    fix = f"first what the run warned of, {loads[-1].rpartition('; ')[2]}; then {cause.fix}"
+    return replace(cause, evidence=[*cause.evidence, line], fix=fix)
 
 
 def _log(folder: Path, events: list[dict[str, object]]) -> Log:
     rows = [row for row in read_jsonl(folder / METRICS) if row.get("kind") == "train"]
     begun = [_step(event) for event in events if event.get("kind") == "resume"]
     broken = {_step(event) for event in events if event.get("kind") == "nonfinite"}
+    facts, notes, traced = _facts(folder)
     steps = []
     for row in rows:  # the first steps after a resume are warm-up again
         number = _step(row)
         step = Step(number, life=sum(at < number for at in begun), nan=1.0 if number in broken else None)
+        step.traced = number in traced
         step.fill({key: value for key in SAME if (value := real(row.get(key))) is not None})
         steps.append(step)
-    facts, notes = _facts(folder / RUN)
     overflows = sum(event.get("kind") == "overflow" for event in events)
     return Log("scalewright", facts, steps, len(begun), overflows, notes=notes + lost_lines(rows, events))
 
 
-def _facts(path: Path) -> tuple[dict[str, object], list[str]]:
+def _facts(folder: Path) -> tuple[dict[str, object], list[str], set[int]]:
     try:
-        run = read_yaml(path)
+        run = read_yaml(folder / RUN)
     except UserError as error:
-        return {}, [str(error)]
+        return {}, [str(error)], traced_steps(folder, None)
     model = run.get("model") if isinstance(run, dict) else None
     parts = [run.get(key) if isinstance(run, dict) else None for key in ("layout", "data")]
     layout, data = (part if isinstance(part, dict) else {} for part in parts)
     name = model.get("name") if isinstance(model, dict) else model
     facts = {key: layout[key] for key in (*LAYOUT, "devices") if layout.get(key) is not None}
     facts |= {"seq_len": data["seq_len"]} if data.get("seq_len") else {}
-    return facts | ({"model": name} if isinstance(name, str) else {}), []
+    return facts | ({"model": name} if isinstance(name, str) else {}), [], traced_steps(folder, run)
 
 
 def _expected(events: list[dict[str, object]], log: Log) -> dict[str, object] | None:

@@ -1,6 +1,6 @@
 """What a log's steps show to be wrong, worst first: one function a cause, each silent where all is well.
 
-    loss not finite    slower than expected    periodic slow steps, stalls    skipped updates    loss spikes
+    loss diverged, not finite    slower than expected    periodic slow steps, stalls    skipped updates    loss spikes
 
 Gains are percent of the run's time; what spoils the training and costs no time has gains of zero. Of the loss:
 
@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.diagnose.logs.changed import changed
+from scalewright.diagnose.logs.changed import cause_of, changed, diverged
 from scalewright.diagnose.logs.log import Log
 from scalewright.diagnose.logs.steps import Step
 from scalewright.diagnose.logs.times import slow_steps
-from scalewright.diagnose.verdict import Gain, Verdict
+from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.formatting import counted, decimal, short_time
 
 WINDOW, LEAST_BEFORE = 32, 8  # steps
@@ -87,34 +87,16 @@ def _limits(loss: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 LEAST_SHARE = 0.01  # of the time, that slow or skipped steps must cost to be named
 MOST_NAMED = 5
+LOST = ("loss diverged", "loss not finite")  # what spoils all that comes after
 MATTERS = ("recompute", "layout", "precision", "sharding", "mbs", "tp ", "pp ")  # assumptions that cost much
-FIX = {
-    "slower than expected": "record a trace of a few steps on every rank and diagnose that: it tells whether "
-    "kernels, communication, the host or a slow rank takes it",
-    "periodic slow steps": "save asynchronously or less often, evaluate less, and collect garbage at the "
-    "same steps on all ranks",
-    "stalls": "look at what else happened then: the storage, the network, a device that throttled, the "
-    "data loader; a trace of such a step shows it",
-    "skipped updates": "begin with a lower loss scale (2^16), or train in bf16, which needs none; if it goes "
-    "on after some twenty steps, lower the learning rate",
-    "loss not finite": "go back to a checkpoint before it, leave out the batches of these steps, and lower "
-    "the learning rate or clip gradients if it comes again",
-    "loss spikes": "look at the batches of these steps; clip gradients, or lower the learning rate or Adam's "
-    "beta2 if they come more often",
-}
 
 
 def causes(log: Log, expected: Mapping[str, Any] | None) -> list[Verdict]:
-    """All causes: a loss that isn't finite first, then by gain."""
-    rules = [_not_finite(log), _slow(expected), _uneven(log), _skipped(log), _spikes(log)]
-    present = [cause for cause in rules if cause is not None] + changed(log)
-    return sorted(present, key=lambda cause: (cause.cause != "loss not finite", -cause.usual_gain))
-
-
-def _cause(
-    name: str, evidence: list[str], confidence: float, low: float = 0.0, middle: float = 0.0, most: float = 0.0
-) -> Verdict:
-    return Verdict(name, evidence, FIX[name], confidence, Gain(low, middle, most))
+    """All causes: a loss that diverged, or isn't finite, first, then by gain."""
+    divergence, settled = diverged(log)
+    rules = [divergence, _not_finite(log), _slow(expected), _uneven(log), _skipped(log), _spikes(settled)]
+    present = [cause for cause in rules if cause is not None] + changed(log, settled)
+    return sorted(present, key=lambda cause: (cause.cause not in LOST, -cause.usual_gain))
 
 
 def _slow(expected: Mapping[str, Any] | None) -> Verdict | None:
@@ -128,7 +110,7 @@ def _slow(expected: Mapping[str, Any] | None) -> Verdict | None:
     )
     guessed = [assumption for assumption in expected["assumed"] if assumption.startswith(MATTERS)]
     unsure = [f"this assumes {'; '.join(guessed)}: --layout states it otherwise"] * bool(guessed)
-    return _cause("slower than expected", [line, *unsure], 0.4 if guessed else 0.7, low, middle, most)
+    return cause_of("slower than expected", [line, *unsure], 0.4 if guessed else 0.7, low, middle, most)
 
 
 def _uneven(log: Log) -> Verdict | None:
@@ -142,9 +124,9 @@ def _uneven(log: Log) -> Verdict | None:
         f"{short_time(max(slow.seconds))}: {gain:.1f}% of the time"
     )
     if slow.period is None:
-        return _cause("stalls", [line], 0.6, 0.0, gain / 2, gain)
+        return cause_of("stalls", [line], 0.6, 0.0, gain / 2, gain)
     why = f"every {slow.period:,} lines: something periodic, such as saving, evaluating or collecting garbage"
-    return _cause("periodic slow steps", [line, why], 0.8, 0.0, gain / 2, gain)
+    return cause_of("periodic slow steps", [line, why], 0.8, 0.0, gain / 2, gain)
 
 
 def _named(steps: Sequence[int | None]) -> str:
@@ -160,11 +142,14 @@ def _skipped(log: Log) -> Verdict | None:
     share = min(count / _passed(log.steps), 1.0) if log.steps else 0.0
     if share < LEAST_SHARE:
         return None
+    if count > _passed(log.steps):  # several engines, as of actor and critic, or lines that stand for more steps
+        line = f"fp16 gradients overflowed at their loss scale {count:,} times; of how many steps isn't in the log"
+        return cause_of("skipped updates", [line], 0.5)
     line = (
         f"{counted(count, 'steps')} of {_passed(log.steps):,} changed no weight: fp16 gradients overflowed "
         "at their loss scale, which is halved each time"
     )
-    return _cause("skipped updates", [line], 0.8, 0.0, 50 * share, 100 * share)
+    return cause_of("skipped updates", [line], 0.8, 0.0, 50 * share, 100 * share)
 
 
 def _passed(steps: Sequence[Step]) -> int:
@@ -181,11 +166,11 @@ def _not_finite(log: Log) -> Verdict | None:
     line = f"{steps} a loss or gradient norm that is NaN or infinite{_named([step.step for step in broken])}"
     last = next((step.loss for step in reversed(log.steps) if step.loss is not None), 0.0)
     lost = ["no finite loss comes after: the time since then is lost"] if last - last != 0 else []
-    return _cause("loss not finite", [line, *lost], 0.95)
+    return cause_of("loss not finite", [line, *lost], 0.95)
 
 
-def _spikes(log: Log) -> Verdict | None:
-    high = spikes(log.steps)
+def _spikes(steps: Sequence[Step]) -> Verdict | None:
+    high = spikes(steps)
     if not high:
         return None
     largest = sorted(high, key=lambda some: some.usual - some.loss)[:MOST_NAMED]
@@ -195,4 +180,4 @@ def _spikes(log: Log) -> Verdict | None:
         for spike in largest
     ]
     line = f"{counted(len(high), 'spikes')} of the loss, more than 8 deviations above the running median"
-    return _cause("loss spikes", [f"{line}: {'; '.join(named)}"], 0.7)
+    return cause_of("loss spikes", [f"{line}: {'; '.join(named)}"], 0.7)

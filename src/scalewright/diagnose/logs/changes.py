@@ -4,18 +4,23 @@ step time   ████████████████▇▇▇▇██�
                             └ step 81: 1.00 s -> 1.22 s
 
 A shift is where the running sum of ranks leaves its mean farthest (CUSUM), tested against the largest excursion of a
-Brownian bridge, and found again in both parts. Assumption: around its level a series is noise with a short memory (an
+Brownian bridge, and found again in both parts; near an end, where that has no room, each place is tested by its own
+standard error, over all places (Bonferroni). Assumption: around its level a series is noise with a short memory (an
 autoregressive one of order 1, whose coefficient is estimated and widens the test); a single slow step moves no rank
 by much. Of 100 clean series fewer than one gives an alarm (ALPHA for each test, and a change that matters).
 
 A loss falls while all is well: there only a rise counts, of the median of a window over that of the window before,
-beyond what windows of this very log differ by.
+beyond what windows of this very log differ by. It diverged where it left its lowest level and never came back to it:
+
+loss  ·                 ·  ·      a spike comes back;
+       ·  ×          ·            the last 8 values or more are above the limit: 8 deviations, 15%, and twice what it
+        ·· ···· ·─·───────────    rose by (95 of 100 values) before
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,6 +33,7 @@ SURE = 6.0  # standard errors of a slope
 STAIRS = 1.2
 MOST = 8  # shifts that are named
 WINDOW, RISE, TIMES = 24, 0.15, 8.0  # values; of the median; of the windows' usual difference
+NEAR, FAR = 3.0, 8.0  # deviations: of the lowest level still; beyond its noise
 
 
 @dataclass(frozen=True)
@@ -70,16 +76,23 @@ def _split(x: np.ndarray, start: int, stop: int, most: int) -> list[int]:
     path = np.cumsum(ranks - ranks.mean())
     inside = path[LEAST - 1 : n - LEAST]
     ends = sorted((int(inside.argmin()) + LEAST, int(inside.argmax()) + LEAST))
-    for places in ([int(np.abs(inside).argmax()) + LEAST], ends):
-        excursion = float(np.ptp(inside)) if len(places) > 1 else float(np.abs(inside).max())
-        if _is_shift(part, ranks, places, excursion):
+    at = np.arange(LEAST, n - LEAST + 1)
+    alone = np.abs(inside) / np.sqrt(at * (n - at) / n)
+    for places, excursion, test in (
+        ([int(np.abs(inside).argmax()) + LEAST], float(np.abs(inside).max()) / math.sqrt(n), _kolmogorov),
+        (ends, float(np.ptp(inside)) / math.sqrt(n), _kuiper),
+        ([int(alone.argmax()) + LEAST], float(alone.max()), lambda z: n * math.erfc(z / math.sqrt(2))),
+    ):
+        if _is_shift(part, ranks, places, excursion, test):
             bounds = [start, *(start + _refined(part, place) for place in places), stop]
             inner = (_split(x, a, b, most // 2) for a, b in pairwise(bounds))
             return sorted({*bounds[1:-1], *(place for found in inner for place in found)})
     return []
 
 
-def _is_shift(part: np.ndarray, ranks: np.ndarray, places: Sequence[int], excursion: float) -> bool:
+def _is_shift(
+    part: np.ndarray, ranks: np.ndarray, places: Sequence[int], excursion: float, test: Callable[[float], float]
+) -> bool:
     """Whether the levels on both sides of these places differ, by enough and beyond chance."""
     bounds = [0, *places, len(part)]
     if min(b - a for a, b in pairwise(bounds)) < LEAST:
@@ -90,28 +103,27 @@ def _is_shift(part: np.ndarray, ranks: np.ndarray, places: Sequence[int], excurs
     if min(abs(b - a) for a, b in pairwise(levels)) < max(math.log1p(MATTERS), DEVIATIONS * noise):
         return False
     rest = np.concatenate([ranks[a:b] - ranks[a:b].mean() for a, b in pairwise(bounds)])
-    return _exceeds(excursion, rest, len(part), both=len(places) > 1) <= ALPHA
+    return test(excursion / math.sqrt((float(np.mean(rest**2)) or 1e-12) * _widened(rest))) <= ALPHA
 
 
 def _refined(part: np.ndarray, place: int) -> int:
     """The place nearby that leaves the least distance from the levels before and after it."""
-    near = range(max(place - LEAST, 1), min(place + LEAST, len(part) - 1) + 1)
+    reach = max(LEAST, len(part) // 20)  # the sum's peak is flat where the shift is near an end
+    near = range(max(place - reach, 1), min(place + reach, len(part) - 1) + 1)
     before, after = np.median(part[:place]), np.median(part[place:])
     window = slice(near[0] - 1, near[-1] + 1)
     costs = np.cumsum(np.abs(part[window] - before) - np.abs(part[window] - after))
     return near[0] - 1 + int(costs.argmin()) + 1
 
 
-def _exceeds(excursion: float, rest: np.ndarray, n: int, both: bool) -> float:
-    """How likely noise alone, with the memory of `rest`, goes that far.
+def _kolmogorov(scaled: float) -> float:
+    """How likely a Brownian bridge goes that far."""
+    return min(2 * sum((-1.0) ** (k - 1) * math.exp(-2 * (k * scaled) ** 2) for k in range(1, 6)), 1.0)
 
-    Kolmogorov's distribution of a Brownian bridge's largest excursion; `both`: Kuiper's, of its range.
-    """
-    scaled = excursion / math.sqrt(n * (float(np.mean(rest**2)) or 1e-12) * _widened(rest))
-    if both:
-        return min(2 * sum((4 * (k * scaled) ** 2 - 1) * math.exp(-2 * (k * scaled) ** 2) for k in range(1, 6)), 1.0)
-    terms = (math.copysign(math.exp(-2 * (k * scaled) ** 2), (k % 2) - 0.5) for k in range(1, 6))
-    return min(2 * sum(terms), 1.0)
+
+def _kuiper(scaled: float) -> float:
+    """How likely its range is that large."""
+    return min(2 * sum((4 * (k * scaled) ** 2 - 1) * math.exp(-2 * (k * scaled) ** 2) for k in range(1, 6)), 1.0)
 
 
 def _drift(x: np.ndarray) -> list[Change]:
@@ -170,3 +182,23 @@ def rises(values: Sequence[float]) -> list[Change]:
             place = best + WINDOW
         place += 1
     return changes[:MOST]
+
+
+def divergence(values: Sequence[float]) -> Change | None:
+    """Where a loss left its lowest level for good, that level, and the last one; None where it came back, or stayed."""
+    x = np.asarray(values, dtype=float)
+    if len(x) < 2 * LEAST:
+        return None
+    smooth = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(x, 2, mode="edge"), 5), axis=1)
+    lowest = int(smooth[: len(x) - LEAST].argmin())
+    level, steps = float(smooth[lowest]), np.diff(x)
+    noise = 1.4826 * float(np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
+    limit = level + max(FAR * noise, RISE * abs(level))
+    start = int(np.flatnonzero(smooth <= limit).max()) + 1
+    if start > len(x) - LEAST:
+        return None
+    start = int(np.flatnonzero(smooth[:start] <= level + min(NEAR * noise, limit - level)).max()) + 1
+    before = smooth[:start]
+    usual = float(np.quantile(before - np.minimum.accumulate(before), 0.95))
+    after = float(np.median(x[-LEAST:]))
+    return Change(start, level, after) if smooth[-LEAST:].min() > level + 2 * usual else None

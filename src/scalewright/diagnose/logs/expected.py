@@ -15,16 +15,19 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scalewright.diagnose.logs.facts import DIMS, Facts, facts_of
+from scalewright.diagnose.logs.given import Given
 from scalewright.diagnose.logs.log import Log
 from scalewright.diagnose.logs.times import Usual
 from scalewright.plan.defaults import check_whole, resolve_sizes
-from scalewright.plan.predict import predict_rows, price
+from scalewright.plan.explain import smallest_fix
+from scalewright.plan.predict import Prediction, predict_table, price, resolve_rows
 from scalewright.plan.rows.row_model import known_name
+from scalewright.spec.common.formatting import gib, short_time
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
@@ -46,16 +49,7 @@ NEEDED = {  # a fact -> what it is called, and the flag that states it
     "batch": ("batch", "--layout global_batch=SEQUENCES"),
 }
 
-
-@dataclass(frozen=True)
-class Given:
-    """What the user adds to the log, or replaces in it."""
-
-    model: str | None = None
-    cluster: str | None = None
-    layout: Mapping[str, Any] = field(default_factory=dict)
-    seq_len: int | None = None
-    configured: Question | None = None  # the run as another trainer's configuration has it
+APART = 2.0  # a rate with recomputation counted is 4/3 of one without: what differs by more isn't that
 
 
 def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, object] | None, str]:
@@ -65,25 +59,57 @@ def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, object]
     row, facts, why = _stated(log, measured, given)
     if row is None:
         return None, why
-    prediction = _predicted(log, row, facts, given)
-    if "error" in prediction:
-        why = f"it can't be predicted: {prediction['error']}"
-        if given != Given():
-            raise UserError(why, "diagnose", "change the flags")
-        return None, f"{why}; --model, --cluster and --layout change it"
-    machine = {"cluster": row["device"], "devices": facts["devices"]}
-    return _answer(prediction, measured, "global_batch" in facts) | machine, ""
-
-
-def _predicted(log: Log, row: Mapping[str, Any], facts: Facts, given: Given) -> Mapping[str, Any]:
-    """The prediction of a log's own run, or of the facts that it states; or {"error": why}."""
-    if log.run is None or given.model is not None:
-        return predict_rows([row])[0]
-    run = replace(log.run, trainer=log.framework)
     try:
-        return _at_sizes(run, row["device"], facts, given, [*facts])
+        prediction = _predicted(log, row, facts, given)
     except UserError as error:
-        return {"error": str(error)}
+        why = f"it can't be predicted: {error}"
+        if given != Given():
+            raise UserError(why, "diagnose", "change the flags") from None
+        return None, f"{why}; --model, --cluster and --layout change it"
+    noted = _noted(log.run, prediction, [*facts]) if log.run and given.model is None else prediction.dump()
+    machine = {"cluster": row["device"], "devices": facts["devices"]}
+    return _answer(noted, measured, "global_batch" in facts) | machine, ""
+
+
+def fitting(log: Log, measured: Usual, given: Given, needed_gib: float | None) -> tuple[str, str]:
+    """What the planner counts for a run that ran out of memory, and the single change that would fit; else why not.
+
+    `needed_gib`: what its device held and was asked for; the peaks of changed layouts are scaled to it.
+    """
+    try:
+        prediction, why = _priced(log, measured, given)
+    except UserError as error:
+        prediction, why = None, str(error)
+    if prediction is None:
+        return "", why
+    usable, peak = prediction.number("usable"), prediction.peak_gib
+    fix = smallest_fix(prediction, peak_gib=max(peak, needed_gib or 0.0))
+    counted = f"the plan counts {gib(peak)} for this run, of {gib(usable)} that a device can use"
+    if fix is None:
+        return f"{counted}: it should fit; look for what else holds memory", ""
+    best = f"{fix['change']}, with {gib(fix['peak_gib'])} and {short_time(fix['step_time_s'])} a step"
+    return f"{counted}; {'what fits first is' if fix['fits'] else 'no single change fits, the nearest is'} {best}", ""
+
+
+def _priced(log: Log, measured: Usual, given: Given) -> tuple[Prediction | None, str]:
+    """The run's prediction, of what is known best; None and a line on why."""
+    if given.configured is not None:
+        place = _place(log.facts, given)
+        return (_at_sizes(given.configured, place, log.facts, given) if place else None), NEEDED["device"][1]
+    row, facts, why = _stated(log, measured, given)
+    if row is None:
+        return None, why
+    return _predicted(log, row, facts, given), ""
+
+
+def _predicted(log: Log, row: Mapping[str, Any], facts: Facts, given: Given) -> Prediction:
+    """Of a log's own run, or of the facts that it states; raises UserError where it can't be."""
+    if log.run is not None and given.model is None:
+        return _at_sizes(replace(log.run, trainer=log.framework), str(row["device"]), facts, given)
+    (request,) = resolve_rows([row])
+    if isinstance(request, UserError):
+        raise request
+    return predict_table([request])[0]
 
 
 def _by_configuration(log: Log, measured: Usual, given: Given, run: Question) -> tuple[dict[str, object] | None, str]:
@@ -91,17 +117,20 @@ def _by_configuration(log: Log, measured: Usual, given: Given, run: Question) ->
     cluster = _place(log.facts, given)
     if cluster is None:
         return None, f"neither the log nor the configuration has a kind of device; add {NEEDED['device'][1]}"
-    prediction = _at_sizes(run, cluster, log.facts, given, [*log.facts, *given.layout])
+    prediction = _noted(run, _at_sizes(run, cluster, log.facts, given), [*log.facts, *given.layout])
     layout = prediction["layout"]
     machine = {"cluster": cluster, "devices": layout["devices"], "layout": layout}
     return _answer(prediction, measured, batch=True) | machine, "; ".join(_disagreements(run, log.facts))
 
 
-def _at_sizes(run: Question, cluster: str, facts: Facts, given: Given, stated_keys: list[str]) -> Mapping[str, Any]:
-    """The keys of `Prediction.dump` for the run, at the sizes that its log states, then those of the flags.
+def _noted(run: Question, prediction: Prediction, stated_keys: list[str]) -> Mapping[str, Any]:
+    """The keys of `Prediction.dump`; `stated_keys` are those of which nothing is assumed."""
+    dump = prediction.dump()
+    return dump | {"assumed": [*run.notes(stated_keys), *dump["assumed"]]}
 
-    `stated_keys` are those of which nothing is assumed. Raises UserError where such a run can't be.
-    """
+
+def _at_sizes(run: Question, cluster: str, facts: Facts, given: Given) -> Prediction:
+    """The run at the sizes that its log states, then those of the flags; raises UserError where it can't be."""
     place, length = load_cluster(cluster), given.seq_len or facts.get("seq_len") or run.seq_len
     ran = {key: facts[key] for key in SIZES if isinstance(facts.get(key), int)}
     stated = {**run.layout.dump(), **ran, **given.layout}
@@ -110,8 +139,7 @@ def _at_sizes(run: Question, cluster: str, facts: Facts, given: Given, stated_ke
             del stated[size]
     full = Layout.parse(resolve_sizes(stated, place, length), "layout")
     check_layout(full, run.model, length)
-    prediction = price(replace(run, cluster=place).with_length(length).with_layout(full)).dump()
-    return prediction | {"assumed": [*run.notes(stated_keys), *prediction["assumed"]]}
+    return price(replace(run, cluster=place).with_length(length).with_layout(full))
 
 
 def _disagreements(run: Question, facts: Facts) -> list[str]:
@@ -242,7 +270,10 @@ def _row(log: Log, facts: Facts, place: str | None, given: Given) -> dict[str, o
 
 def _answer(prediction: Mapping[str, Any], measured: Usual, batch: bool) -> dict[str, object]:
     band, tflops = prediction["step_time_s"], prediction["tflops_per_device"]
-    if batch and measured.step_time_s is not None:
+    assumed = list(prediction.get("assumed", []))
+    # how many times the devices that it is priced on share the work, by the log's own rate of each
+    times = band["p50"] * tflops / ((measured.step_time_s or math.inf) * (measured.tflops or math.inf))
+    if batch and measured.step_time_s is not None and (measured.tflops is None or 1 / APART < times < APART):
         seconds, by = measured.step_time_s, "step time"
     elif measured.tokens_per_s_per_device is not None:
         rate = prediction["tokens_per_s_per_device"]
@@ -251,6 +282,9 @@ def _answer(prediction: Mapping[str, Any], measured: Usual, batch: bool) -> dict
         seconds, by = band["p50"] * prediction["tokens_per_s"] / measured.tokens_per_s, "tokens/s"
     else:
         seconds, by = band["p50"] * tflops / (measured.tflops or tflops), "TFLOP/s"
+    if batch and measured.step_time_s is not None and by != "step time":
+        rate = f"{measured.step_time_s:.3g} s a step at the log's {measured.tflops:.4g} TFLOP/s a device"
+        assumed.insert(0, f"{rate} is work of {times:.2g} times as many devices as are given: compared by {by}")
     return {
         **{key: band[key] for key in ("p10", "p50", "p90")},
         "verdict": verdict(band, seconds),
@@ -258,7 +292,7 @@ def _answer(prediction: Mapping[str, Any], measured: Usual, batch: bool) -> dict
         "compared_by": by,
         "tflops": tflops,
         "tokens_per_s_per_device": prediction["tokens_per_s_per_device"],
-        "assumed": prediction.get("assumed", []),
+        "assumed": assumed,
     }
 
 

@@ -1,4 +1,4 @@
-"""What a log states beside its steps: model, layout, devices. A table of lines.
+"""What a log states beside its steps: model, layout, devices. The lines are those of the table in facts.yaml.
 
     using world size: 64, data-parallel-size: 1, ...       devices 64, dp 1
     CUDA capacity: NVIDIA H100 with 94.99GiB memory        device NVIDIA H100
@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from scalewright.spec.base import read_yaml
 from scalewright.spec.common.formatting import flat
 from scalewright.spec.model import GATED
 from scalewright.spec.question import Question
@@ -32,8 +34,8 @@ SHORT = {  # keys of a run -> these words
     "data.seq_len": "seq_len", "layout.accumulation": "grad_accum",
     **{f"layout.{key}": key for key in ("devices", *LAYOUT)},
 }  # fmt: skip
-AXES = {"data": "dp", "context": "cp", "tensor": "tp", "pipeline": "pp", "expert": "ep"}
-PARALLEL = re.compile(r"\b(data|context|tensor|pipeline|expert)-(?:model-)?parallel[- ]size: (\d{1,9})")
+AXES = {"data": "dp", "context": "cp", "tensor": "tp", "pipeline": "pp", "expert": "ep", "model": "tp"}
+PARALLEL = re.compile(r"\b(?:(data|context|tensor|pipeline|expert)-(?:model-)?|(model)-)parallel[- ]size: (\d{1,9})")
 
 
 def short(arguments: Mapping[str, Any]) -> Facts:
@@ -76,7 +78,7 @@ def _members(text: str) -> int:
 
 
 def _world(text: str) -> Facts:
-    axes = {AXES[match[1]]: int(match[2]) for match in PARALLEL.finditer(text)}
+    axes = {AXES[match[1] or match[2]]: int(match[3]) for match in PARALLEL.finditer(text)}
     return _plain(r"world size: (\d{1,9})", "devices")(text) | axes
 
 
@@ -96,15 +98,28 @@ def _mesh(text: str) -> Facts:
     return {"devices": math.prod(sizes)} | axes
 
 
-def _folder(text: str) -> Facts:
-    """A checkpoint's name of Megatron-DeepSpeed: `ds_stage2_nl32_hs4096_mb8_seq4096_gb768_pp1_tp2_fp16`."""
-    keys = {"stage": "zero_stage", "nl": "layers", "hs": "hidden", "mb": "micro_batch", "seq": "seq_len",
-            "gb": "global_batch", "pp": "pp", "tp": "tp"}  # fmt: skip
-    name = text[text.find("ds_stage") + 3 :].split("/")[0].split(" ")[0]
-    parts = (re.fullmatch(r"([a-z]+)(\d{1,9})", part) for part in name.split("_"))
-    facts: Facts = {keys[part[1]]: int(part[2]) for part in parts if part and part[1] in keys}
-    precision = re.search(r"_(fp16|bf16|fp32)\b", name)
-    return facts | ({"precision": precision[1]} if precision else {})
+def _devices(text: str) -> Facts:
+    """The product of `parallelism: pp=1, dp_replicate=1, dp_shard=2, cp=2, tp=1, ep=1`: experts take ranks of these."""
+    axes = re.findall(r"\b(?:pp|dp|dp_replicate|dp_shard|cp|tp)=(\d{1,9})", text)
+    return {"devices": math.prod(map(int, axes))} if axes else {}
+
+
+NAMED = {
+    "stage": "zero_stage", "zero": "zero_stage", "nl": "layers", "hs": "hidden", "mb": "micro_batch",
+    "mbs": "micro_batch", "seq": "seq_len", "gb": "global_batch", "gbs": "global_batch",
+    **{axis: axis for axis in ("tp", "pp", "dp", "cp", "ep")},
+}  # fmt: skip
+
+
+def folder(text: str) -> Facts:
+    """A run's name in a path: `ds_stage2_nl32_hs4096_mb8_seq4096_gb768_pp1_tp2_fp16`, `logs/7b-tp4-pp2-mbs1`."""
+    for name in re.split(r"[/\s'\"]", text[:2000]):
+        parts = re.findall(r"(?:^|[_.-])([a-z]{2,5})(\d{1,9})(?=[_.-]|$)", name)
+        facts: Facts = {NAMED[word]: int(size) for word, size in parts if word in NAMED}
+        if len(facts) > 1:
+            precision = re.search(r"[_-](fp16|bf16|fp32)\b", name)
+            return facts | ({"precision": precision[1]} if precision else {})
+    return {}
 
 
 def _finetuned(text: str) -> Facts:
@@ -121,47 +136,35 @@ def _steps_per_second(text: str) -> Facts:
 PROGRESS = re.compile(r"\d/\d{1,12} \[[\d:]{4,12}<[\d:?]{1,12}, {1,4}(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)")
 
 
-def _progress(text: str) -> Facts:
+def progress(text: str) -> Facts:
     """tqdm's smoothed time of a step: `24/1752 [01:04<1:22:08,  2.88s/it]`."""
-    match = PROGRESS.search(text)
+    match = PROGRESS.search(text) if "s/it" in text or "it/s" in text else None
     if match is None or not float(match[1]) > 0:
         return {}
     return {"mean_step_s": float(match[1]) if match[2] == "s/it" else 1 / float(match[1])}
 
 
-FACTS: tuple[tuple[str, Callable[[str], Facts]], ...] = (  # a mark -> what its line states
-    ('"transformers_version": ', _plain(r'"transformers_version": "([\w.+-]{1,40})"', "version", convert=str.strip)),
-    ("world size: ", _world),
-    (" for parameters ", lambda text: {"precision": "bf16" if "bfloat16" in text else "fp16"}
-     if "torch.bfloat16" in text or "torch.float16" in text else {}),
-    (" to constant ", _plain(r"number of micro-?batches to constant (\d{1,9})", "grad_accum")),
-    ("tensor model parallel with size ", _plain(r"parallel with size (\d{1,9})", "tp")),
-    ("pipeline model parallel with size ", _plain(r"parallel with size (\d{1,9})", "pp")),
-    ("parallel group ranks: [[", _groups),
-    ("has data parallel group", _plain(r"has data parallel group ?: \[([\d, ]*)\]", "dp", convert=_members)),
-    (", MEMBER: ", _plain(r", MEMBER: \d+/(\d{1,9})", "devices")),
-    ("raining starts at step ", _plain(
-        r"local batch size:? (\d{1,9}).{1,40}global batch size:? (\d{1,9}).{1,60}sequence length:? (\d{1,9})",
-        "micro_batch", "global_batch", "seq_len")),
-    ("-D device mesh with ", _mesh),
-    ("Building ", _plain(r"Building (\w{2,40} \d[\w.]{0,20}) with ", "model", convert=str)),
-    (" activation checkpointing to the model",
-     _plain(r"Applied (full|selective) activation checkpointing", "recompute", convert=str)),
-    ("Applied FSDP to the model", lambda text: {"zero_stage": 3}),
-    ("Float8 training active", lambda text: {"precision": "fp8"}),
-    ("NVIDIA ", _plain(
-        r"(NVIDIA (?:GeForce )?[A-Z][\w-]{1,30}(?: \d{1,4}GB| HBM\d\w?| PCIe| NVL| SXM\d){0,3})\b",
-        "device", convert=str)),
-    ("on TPU_", _plain(r"on TPU_(\d{1,6})\(", "device_index")),
-    ("Instantaneous batch size per device", _plain(r"per device = ([\d,]{1,12})", "micro_batch")),
-    ("Total train batch size (w.", _plain(r"accumulation\) = ([\d,]{1,12})", "global_batch")),
-    ("Gradient Accumulation steps", _plain(r"steps = ([\d,]{1,12})", "grad_accum")),
-    ("ds_stage", _folder),
-    ("out/finetune/", _finetuned),
-    ("out/pretrain/", _finetuned),
-    ("s/it", _progress),
-    ("it/s", _progress),
-    ("train_steps_per_second", _steps_per_second),
-    ("DeepSpeed info: version=", _plain(r"version=([\w.+-]{1,40})", "version", convert=str.strip)),
-)  # fmt: skip
+def _parameters(text: str) -> Facts:
+    typed = "torch.bfloat16" in text or "torch.float16" in text
+    return {"precision": "bf16" if "bfloat16" in text else "fp16"} if typed else {}
+
+
+READERS: dict[str, Callable[[str], Facts]] = {
+    "world": _world, "parameters": _parameters, "groups": _groups, "mesh": _mesh, "devices": _devices,
+    "finetuned": _finetuned, "steps_per_second": _steps_per_second,
+}  # fmt: skip
+AS: dict[str, Callable[[str], Any]] = {"whole": whole, "word": str, "number": float, "members": _members}
+
+
+def _reader(row: Mapping[str, Any]) -> Callable[[str], Facts]:
+    """What reads the lines of a row of facts.yaml."""
+    if "pattern" in row:
+        return _plain(row["pattern"], *row["facts"], convert=AS[row.get("as", "whole")])
+    return READERS[row["read"]] if "read" in row else lambda text: dict(row["states"])
+
+
+FACTS = [  # a mark -> what its line states
+    (mark, _reader(row)) for row in read_yaml(Path(__file__).with_name("facts.yaml")) for mark in row["marks"]
+]
+PATHS = ("ds_stage", "output_dir", "tensorboard", "--save ", "--save=", "checkpoint", "log_dir", "Logging to")
 AGAIN = ("- arguments -", "***** Running training *****")  # a run that begins, once more where steps came before

@@ -1,12 +1,10 @@
-"""What a step's line looks like: a table, the first row that has steps in a log is its trainer's own.
+"""What a step's line looks like: the table in forms.yaml, whose first row that has steps in a log is its trainer's own.
 
     megatron      iteration  27/  30 | elapsed time per iteration (ms): 690.8 | lm loss: 3.198841E+00 | ...
     nemo          ... | global_step: 1 | reduced_train_loss: 11.03 | train_step_timing in s: 7.549 | ...
     torchtitan    step: 10  loss: 10.42  memory: 30.89GiB(32.51%)  tps: 6,344  tflops: 367.39  mfu: 37.15%
 
-`mark` is in every such line, and in few others. `fields` leads from the trainer's word to ours, with the factor to our
-unit: seconds, tokens/s, TFLOP/s a device, GiB. A row with `joins` spreads a step over several lines. To read another
-trainer, add a row.
+To read another trainer, add a row.
 
 Lines with the same parts as one before are read by one pattern that was made from it:
 
@@ -22,8 +20,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from scalewright.diagnose.logs.by_words import NAMES as BY_WORDS
+from scalewright.diagnose.logs.by_words import alone, by_words
 from scalewright.diagnose.logs.lines import barred, number, quoted, words
+from scalewright.spec.base import read_yaml
 
 MOST = 4  # kinds of lines that are kept
 PAIR = re.compile(r"(.*): (.*)", re.S)
@@ -103,78 +106,24 @@ class Templates:
 
 
 Fields = Mapping[str, tuple[str, float]]
-ANY = re.compile("")
 COUNTS = {"step", "epoch", "global_batch", "seq_len", "skipped", "nan"}
 LARGEST = 1e15  # of a count: more is damage
-TITAN = re.compile(r"(?<!validate )\bstep:\s{1,9}(\d+)\s{1,9}loss:")
-
-
-def _fields(words: Mapping[str, str], scaled: Fields | None = None) -> Fields:
-    """A trainer's words -> ours, and those whose unit isn't ours, with the factor to it."""
-    return {word: (key, 1.0) for word, key in words.items()} | dict(scaled or {})
-
-
-MEGATRON = _fields({
-    "learning rate": "lr", "lm loss": "loss", "lm_loss": "loss", "loss": "loss", "grad norm": "grad_norm",
-    "throughput per GPU (TFLOP/s/GPU)": "tflops", "TFLOPs": "tflops", "approx flops per GPU": "tflops",
-    "tokens per gpu per second (tgs)": "tokens_per_s_per_device",
-    "tokens per gpu per second(tgs)": "tokens_per_s_per_device", "number of skipped iterations": "skipped",
-    "number of nan iterations": "nan", "global batch size": "global_batch", "actual seqlen": "seq_len",
-}, {"elapsed time per iteration (ms)": ("step_time_s", 1e-3)})  # fmt: skip
-NEMO = _fields({
-    "global_step": "step", "reduced_train_loss": "loss", "train_step_timing in s": "step_time_s", "lr": "lr",
-    "grad_norm": "grad_norm", "global_batch_size": "global_batch", "TFLOPS_per_GPU": "tflops",
-})  # fmt: skip
-NANOTRON = _fields({
-    "tokens_per_sec": "tokens_per_s", "tokens_per_sec_per_gpu": "tokens_per_s_per_device",
-    "tokens_per_sec_per_device": "tokens_per_s_per_device", "grad_norm": "grad_norm", "lm_loss": "loss", "lr": "lr",
-    "model_tflops_per_gpu": "tflops", "model_tflops_per_device": "tflops",
-}, {
-    "time_per_iteration_ms": ("step_time_s", 1e-3), "elapsed_time_per_iteration_ms": ("step_time_s", 1e-3),
-})  # fmt: skip
-TORCHTITAN = _fields({
-    "loss": "loss", "grad_norm": "grad_norm", "memory": "memory_gib", "tps": "tokens_per_s_per_device",
-    "wps": "tokens_per_s_per_device", "tflops": "tflops", "iter": "step_time_s", "lr": "lr",
-})  # fmt: skip
-MAXTEXT = _fields({
-    "step": "step", "seconds": "step_time_s", "TFLOP/s/device": "tflops", "Tokens/s/device": "tokens_per_s_per_device",
-    "loss": "loss",
-})  # fmt: skip
-NANOCHAT = _fields({"loss": "loss", "tok/sec": "tokens_per_s"}, {"dt": ("step_time_s", 1e-3)})
-COMPOSER = _fields({
-    "loss/train/total": "loss", "metrics/train/LanguageCrossEntropy": "loss", "LanguageCrossEntropy": "loss",
-    "throughput/tokens_per_sec": "tokens_per_s", "throughput/device/tokens_per_sec": "tokens_per_s_per_device",
-    "l2_norm/grad/global": "grad_norm", "lr-DecoupledAdamW/group0": "lr",
-}, {
-    "throughput/device/flops_per_sec": ("tflops", 1e-12), "memory/peak_reserved_mem": ("memory_gib", 1e9 / 2**30),
-})  # fmt: skip
-TRAINER = _fields({
-    "loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "epoch": "epoch", "step": "step",
-    "current_steps": "step", "lr": "lr",
-})  # fmt: skip
-OURS = _fields({
-    "step": "step", "loss": "loss", "grad_norm": "grad_norm", "lr": "lr", "step_time_s": "step_time_s",
-    "tokens_per_s": "tokens_per_s", "memory_gib": "memory_gib",
-})  # fmt: skip
-DEEPSPEED = _fields({
-    "global_step": "step", "step": "step", "steps": "step", "loss": "loss", "MaxMemAllocated": "memory_gib",
-    "skipped": "skipped_before",
-})  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Form:
-    """A kind of step line. `head` must match; its groups are those of `heads`."""
+    """A kind of step line, a row of forms.yaml; `fields`: a trainer's words -> ours, and the factor to our unit."""
 
     name: str
     framework: str
     mark: str
     pairs: Callable[[str], Iterator[tuple[str, str]]]
     fields: Fields
-    head: re.Pattern[str] = ANY
-    heads: tuple[tuple[str, float], ...] = ()  # the keys and factors of head's groups
-    units: bool = False  # K, M, B and T stand behind numbers
-    joins: bool = False  # a step takes several lines
+    head: re.Pattern[str]
+    heads: tuple[tuple[str, float], ...]  # the keys and factors of head's groups
+    units: bool
+    joins: bool
+    gathers: bool
 
     def read(self, text: str, like: Templates | None = None) -> dict[str, float] | None:
         """The line's values in our words and units; None for a line of another kind. `like`: lines before."""
@@ -205,40 +154,47 @@ def _train(text: str) -> Iterator[tuple[str, str]]:
     return ((key.removeprefix("Train "), value) for key, value in barred(text))
 
 
-STEP = (("step", 1.0),)
-FLOAT = r"(\d{1,12}(?:\.\d{1,12})?)"
-FORMS: tuple[Form, ...] = (
-    Form("megatron", "megatron-lm", "elapsed time per iteration (ms)", barred, MEGATRON,
-         re.compile(r"iteration\s{1,20}(\d+)\s{0,9}/"), STEP),
-    Form("nemo", "nemo", "train_step_timing in s", words, NEMO),
-    Form("nanotron", "nanotron", "time_per_iteration_ms", barred, NANOTRON,
-         re.compile(r"iteration: (\d+) /"), STEP, units=True),
-    Form("maxtext", "maxtext", "completed step: ", words, MAXTEXT),
-    Form("litgpt", "litgpt", "iter time: ", words, {},
-         re.compile(r"iter (\d+) step \d+(?: \| loss train: |: loss )(?:([\d.]{1,20})|nan),"
-                    r".{0,60}?iter time: " + FLOAT),
-         (("step", 1), ("loss", 1), ("step_time_s", 1e-3))),
-    Form("nanogpt", "nanogpt", ", time ", words, {},
-         re.compile(r"iter (\d+): loss (nan|[\d.]{1,20}), time " + FLOAT + "ms"),
-         (("step", 1), ("loss", 1), ("step_time_s", 1e-3))),
-    Form("nanochat", "nanochat", "| tok/sec: ", barred, NANOCHAT, re.compile(r"step (\d+)(?:/\d+)? \("), STEP),
-    Form("hf-trainer", "hf-trainer", "'loss': ", quoted, TRAINER, re.compile(r"\{.{0,300}'loss': ")),
-    Form("llama-factory", "hf-trainer", '"current_steps": ', quoted, TRAINER, re.compile('"loss": ')),
-    Form("ours", "scalewright", '"kind": "train"', quoted, OURS),
-    Form("composer", "composer", "[batch=", words, {}, re.compile(r"\[batch=(\d+)/\d+\]"), STEP, joins=True),
-    Form("composer", "composer", " Train ", _train, COMPOSER, re.compile(r"^\s{0,40}Train \S{1,80}: "), joins=True),
-    Form("step time", "megatron-bridge", "GPU utilization: ", words, {},
-         re.compile(r"Step Time : " + FLOAT + r"s GPU utilization: " + FLOAT + r"\s?(?:MODEL_)?TFLOP/s/GPU"),
-         (("step_time_s", 1), ("tflops", 1))),
-    Form("torchtitan", "torchtitan", "step: ", words, TORCHTITAN, TITAN, STEP),
-    Form("deepspeed", "deepspeed", "SamplesPerSec=", words, DEEPSPEED, re.compile("global_step="), joins=True),
-    Form("deepspeed", "deepspeed", ", skipped=", words, DEEPSPEED,
-         re.compile(r" step=\d+, skipped=\d+, lr=\[" + r"([-+\d.e]{1,40})"), (("lr", 1),), joins=True),
-    Form("deepspeed pipeline", "deepspeed", "iter time (s): ", words, DEEPSPEED,
-         re.compile(r"steps: \d+ loss: .{1,60}? iter time \(s\): " + FLOAT), (("step_time_s", 1),)),
-)  # fmt: skip
-NAMES = (
-    "Megatron-LM", "Megatron-DeepSpeed", "GPT-NeoX", "NeMo", "Megatron-Bridge", "torchtitan", "nanotron", "MaxText",
-    "LitGPT", "Hugging Face Trainer (LLaMA-Factory, trainer_state.json)", "DeepSpeed", "Composer (LLM Foundry)",
-    "nanoGPT", "nanochat", "our metrics.jsonl",
-)  # fmt: skip
+def _equals(text: str) -> Iterator[tuple[str, str]]:
+    """`iteration= 10/ 500 | lm_loss=2.1 | [LM]TFLOPs=37.7`, in Megatron's words."""
+    for part in text.split("|"):
+        key, _, value = part.rpartition("=")
+        yield re.sub(r"^\s*\[LM\]|[\W_]+", " ", key).strip(), value
+
+
+def _assigned(text: str) -> Iterator[tuple[str, str]]:
+    """`    train/CE loss=10.05`, of OLMo."""
+    key, _, value = text.partition("=")
+    yield key.strip(), value
+
+
+TABLE = read_yaml(Path(__file__).with_name("forms.yaml"))
+OPEN = "lines of a step"  # of no trainer's own
+PAIRS = {
+    "barred": barred, "quoted": quoted, "words": words, "train": _train, "equals": _equals, "assigned": _assigned,
+    "by words": by_words, "alone": alone,
+}  # fmt: skip
+
+
+def _forms() -> Iterator[Form]:
+    fields = {trainer: dict(_fields(own)) for trainer, own in TABLE["words"].items()}
+    in_keys = {re.sub(r"\W+", " ", word).strip(): ours for word, ours in fields["megatron"].items()}
+    fields["megatron keys"] |= in_keys
+    fields["any"] = {key: (key, 1.0) for key in BY_WORDS}
+    for row in TABLE["forms"]:
+        head, heads = re.compile(row.get("head", "")), tuple(row.get("heads", {}).items())
+        for mark in row.get("marks") or [row["mark"]]:
+            yield Form(
+                row["name"], row["framework"], mark, PAIRS[row["pairs"]], fields.get(row.get("words"), {}),
+                head, heads, units="units" in row, joins="joins" in row, gathers="gathers" in row,
+            )  # fmt: skip
+
+
+def _fields(own: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, float]]]:
+    """A trainer's words with ours; those that have a factor are a mapping."""
+    for ours, its_words in own.items():
+        for word in its_words:
+            yield word, (ours, its_words[word] if isinstance(its_words, dict) else 1.0)
+
+
+FORMS = tuple(_forms())
+NAMES = tuple(TABLE["known"])

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 
 RECENT = 4  # steps behind the newest that a late rank may still print
 LATE = 10.0  # seconds that it may be late
+OLD = 7200.0  # seconds: clocks of nodes differ by less, and summer time ends by one hour
 MOST = 1_000_000  # steps that are kept: 200 MB of memory
 
 
@@ -37,6 +38,7 @@ class Step:
     nan: float | None = None
     clock: float | None = None  # seconds since 1970, as the line has it
     life: int = 0  # how many restarts came before
+    traced: bool = False  # a profiler recorded it, or wrote its file in its time
 
     def fill(self, values: Mapping[str, float]) -> None:
         """Adds what this step lacks."""
@@ -45,7 +47,7 @@ class Step:
                 setattr(self, key, value)
 
 
-STEP_KEYS = frozenset(step_field.name for step_field in fields(Step)) - {"life", "step"}
+STEP_KEYS = frozenset(step_field.name for step_field in fields(Step)) - {"life", "step", "traced"}
 SHOWN = (
     "step", "step_time_s", "tokens_per_s", "tokens_per_s_per_device", "tflops", "loss", "grad_norm", "lr", "memory_gib",
 )  # fmt: skip
@@ -59,13 +61,26 @@ class Steps:
     all: list[Step] = field(default_factory=list)
     restarts: int = 0
     left_out: int = 0  # beyond MOST
+    left_older: int = 0  # lines whose dates go back: an older run's, in another rank's output
+    older: tuple[float, float] | None = None  # the first one's clock, and how long it is before those around it
     # Number, loss and clock.
     _recent: deque[tuple[float, float | None, float | None]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    _before: str = ""  # the values of the line before, where they have no number; NaN is like NaN
+    _latest: float | None = None  # clock
+    _gathered: dict[str, float] = field(default_factory=dict)  # of a step whose values have a line each
     _fresh: bool = False  # a line since the last step said that the run begins
 
     def begin(self) -> None:
         """Marks that the log says here that a run begins."""
         self._fresh = bool(self.all)
+
+    def gather(self, values: Mapping[str, float]) -> None:
+        """Takes in a line that has one value: the next step begins where one comes again, with none the last ends."""
+        if not values or values.keys() & self._gathered.keys():
+            if {"step", "loss"} <= self._gathered.keys():
+                self.add(self._gathered)
+            self._gathered = {}
+        self._gathered |= values
 
     def add(self, values: Mapping[str, float], clock: float | None = None) -> None:
         """Takes in a line's values."""
@@ -74,10 +89,21 @@ class Steps:
         if self.joins and self.all and order in (None, newest) and not self._fresh:
             self.all[-1].fill(values)
             return
+        if clock is not None and self._latest is not None and clock < self._latest - OLD and not self._fresh:
+            self.older = self.older or (clock, self._latest - clock)
+            self.left_older += 1
+            return
+        self._latest = self._latest if clock is None else clock
         back = order is not None and newest is not None and order < newest
         again = order == newest or (back and self._late(order, values.get("loss"), clock))
-        if order is not None and again and not self._fresh:
-            return  # another rank's
+        if again and "step" not in values:  # a rounded epoch is that of many steps
+            again = str(values) == self._before
+        self._before = str(values) if "step" not in values else ""
+        if order is not None and again and not self._fresh:  # another rank's: the largest memory counts
+            for step in self.all[-RECENT:]:
+                if step.step == values.get("step") and (step.memory_gib or 0) < values.get("memory_gib", 0):
+                    step.memory_gib = values["memory_gib"]
+            return
         if self.all and (self._fresh or back):
             self.restarts += 1
             self._recent.clear()

@@ -3,15 +3,21 @@
     warm-up   usual steps               stall     usual            usual: the median, without the first
     ██████    ██ ██ ██ ██ ██ ██ ██ ██   ███████   ██ ██ ██ ██      ones after each start
 
+A step that a profiler records, and the next one, in whose time it may have written its file, aren't usual ones either.
+
 A step's time is what its line states. Where the clock of the lines shows a longer gap (a save or an evaluation between
 two steps isn't in their times), or no time is stated, it is the gap over its steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +27,7 @@ WARM_UP = 2  # lines after a start: the first compiles, the second may show only
 LEAST = 3  # usual lines that must remain, else fewer are left out
 DEVIATIONS, LEAST_FACTOR = 6.0, 1.3  # a slow step: beyond both, in deviations and as a factor of the median
 CLOCK = 1.0  # seconds: the resolution of most loggers' clocks
+TRACE = re.compile(r"step-(\d{1,12})")  # of a file in the run's traces/
 PERIODIC = 0.8  # share of the slow steps that the period explains, from which they are periodic
 
 
@@ -35,6 +42,7 @@ class Usual:
     steps: int
     left_out: int
     source: str  # stated, clock, mean (of the whole run), or empty
+    traced: int = 0  # further steps that were left out
 
 
 @dataclass(frozen=True)
@@ -62,11 +70,23 @@ def usual(steps: Sequence[Step], mean: float | None = None) -> Usual:
         seconds, source = float(np.median(gaps)), "clock"
     elif seconds is None:
         seconds, source = mean, "mean" if mean else ""
-    return Usual(seconds, tokens, tokens_per_device, tflops, len(kept), len(steps) - len(kept), source)
+    traced = 0 if any(step.traced for step in kept) else sum(step.traced for step in steps)
+    return Usual(seconds, tokens, tokens_per_device, tflops, len(kept), len(steps) - len(kept) - traced, source, traced)
+
+
+def traced_steps(folder: Path, config: Any) -> set[int]:
+    """The steps of a run of ours that a profiler slowed, by its configuration and its traces."""
+    profile = config.get("profile") if isinstance(config, Mapping) else None
+    listed = profile.get("steps") if isinstance(profile, Mapping) else None
+    steps = {step for step in (listed if isinstance(listed, list) else []) if isinstance(step, int)}
+    steps |= {int(match[1]) for path in (folder / "traces").glob("*") if (match := TRACE.search(path.name))}
+    return steps | {step + 1 for step in steps}
 
 
 def warm(steps: Sequence[Step]) -> list[Step]:
-    """The steps without the first ones of each life, as many as leave enough of them."""
+    """The steps without traced ones and the first ones of each life, as many as leave enough of them."""
+    if any(step.traced for step in steps) and len(usual := [step for step in steps if not step.traced]) >= 2 * LEAST:
+        return warm(usual)
     starts = [0] + [n for n, (a, b) in enumerate(pairwise(steps), 1) if a.life != b.life] + [len(steps)]
     for least in range(WARM_UP, 0, -1):
         rest = [step for a, b in pairwise(starts) for step in steps[a + least : b]]
@@ -81,20 +101,28 @@ def slow_steps(steps: Sequence[Step]) -> Slow | None:
     A step is slow from 6 deviations above the median and 1.3 times it. The deviation is the median one times
     1.4826, as of a normal distribution; half of the steps may be anything without moving either.
     """
-    kept = warm(steps)
-    measured = np.array([np.nan if seconds is None else seconds for seconds in times(kept)])
-    seen = np.flatnonzero(np.isfinite(measured))
-    if len(seen) < 8:
+    kept = timed(steps)
+    if len(kept) < 8:
         return None
-    measured = measured[seen]
+    places, measured = [place for place, _ in kept], np.array([seconds for _, seconds in kept])
     median = float(np.median(measured))
     deviation = 1.4826 * float(np.median(np.abs(measured - median)))
     slow = np.flatnonzero(measured > max(median + DEVIATIONS * deviation, LEAST_FACTOR * median))
     if not len(slow):
         return None
-    numbers = [kept[seen[place]].step for place in slow]
+    numbers = [steps[places[index]].step for index in slow]
     share = float((measured[slow] - median).sum() / measured.sum())
-    return Slow(numbers, measured[slow].tolist(), median, share, _period([int(seen[index]) for index in slow]))
+    return Slow(numbers, measured[slow].tolist(), median, share, _period([places[index] for index in slow]))
+
+
+def timed(steps: Sequence[Step]) -> list[tuple[int, float]]:
+    """The places of the usual steps and their seconds, where they have some."""
+    kept = {id(step) for step in warm(steps)}
+    return [
+        (place, seconds)
+        for place, (step, seconds) in enumerate(zip(steps, times(steps), strict=True))
+        if id(step) in kept and seconds is not None and math.isfinite(seconds)
+    ]
 
 
 def times(steps: Sequence[Step]) -> list[float | None]:

@@ -14,12 +14,14 @@ from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData
 
 OWNERS = 20
+Device = tuple[int, dict[str, object], list[Verdict], dict[str, object]]  # peak, keys, causes, keys of it alone
 POINTS = 400  # of a curve
 
 
 def memory_answer(files: Sequence[Path]) -> dict[str, object]:
     """Memory of each device in snapshots; raises NotPlainData where none can be read."""
-    devices, warnings = [], []
+    devices: list[Device] = []
+    warnings = []
     for file in files:
         try:
             snapshots = read_snapshot(file)
@@ -27,14 +29,19 @@ def memory_answer(files: Sequence[Path]) -> dict[str, object]:
             warnings.append(f"{file.name}: {error}: left out")
         else:
             warnings += [f"{file.name}: {line}" for line in _doubts(snapshots)]
-            devices += [(snapshot.peak, *_memory(snapshot), file) for snapshot in snapshots]
+            devices += [(snapshot.peak, *_memory(snapshot), {"file": file.name}) for snapshot in snapshots]
     if not devices:
         raise NotPlainData(warnings[0] if warnings else "it is empty")
+    return answer_of(devices, warnings)
+
+
+def answer_of(devices: Sequence[Device], warnings: list[str]) -> dict[str, object]:
+    """The answer's keys: all devices, and what is found of the one with the highest peak."""
     _, memory, causes, _ = max(devices, key=lambda device: device[0])
     return {
         "kind": "memory",
         "memory": memory,
-        "devices": [{**keys, "file": file.name} for _, keys, _, file in devices],
+        "devices": [keys | more for _, keys, _, more in devices],
         "verdicts": [verdict.dump() for verdict in causes],
         "warnings": warnings,
     }

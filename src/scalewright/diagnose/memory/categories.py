@@ -85,7 +85,7 @@ def judge(blocks: Sequence[Life]) -> Judged:
             LOSS if row in logits and not stack.communicates else _category(block, stack, name, phases)
             for row, (block, stack, name) in enumerate(zip(blocks, stacks, names, strict=True))
         ]
-        _split_held(blocks, stacks, category)
+        _split_held(blocks, stacks, category, phases)
     return Judged(category, stacks, phases, stacked)
 
 
@@ -142,8 +142,11 @@ def _logits(blocks: Sequence[Life], stacks: Sequence[Stack], phase: Sequence[str
     return result
 
 
-def _split_held(blocks: Sequence[Life], stacks: Sequence[Stack], category: list[int]) -> None:
-    """Tells parameters, gradients and states apart among blocks without a stack, by sizes that were seen."""
+def _split_held(blocks: Sequence[Life], stacks: Sequence[Stack], category: list[int], phases: Phases) -> None:
+    """Tells parameters, gradients and states apart among blocks without a stack, by sizes that were seen.
+
+    Those of a parameter's size that are freed between an optimizer's step and the next backward are gradients.
+    """
     seen = {kind: _most(blocks, category, kind) for kind in (GRADIENTS, OPTIMIZER)}
     by_states = Counter({size: count // STATES for size, count in seen[OPTIMIZER].items()})
     model = max(seen[GRADIENTS], by_states, key=_bytes)
@@ -158,6 +161,14 @@ def _split_held(blocks: Sequence[Life], stacks: Sequence[Stack], category: list[
             if kind is not None:
                 quotas[kind][block.whole] -= 1
                 category[row] = kind
+    held = Counter(block.whole for block in blocks if block.born == BEFORE and block.dies is None)
+    last_step = Counter(model) if model else held  # its gradients, which `zero_grad` frees in the recording
+    for row, block in enumerate(blocks):
+        freed = block.born == BEFORE and block.dies is not None and stacks[row].phase == UNKNOWN
+        within = phases.next((STEP,), block.dies or 0) < phases.next((FORWARD, BACKWARD), block.dies or 0)
+        if freed and not within and category[row] in (OTHER, OPTIMIZER) and last_step[block.whole] > 0:
+            last_step[block.whole] -= 1
+            category[row] = GRADIENTS
 
 
 def _bytes(sizes: Counter[int]) -> int:

@@ -1,4 +1,4 @@
-"""The purpose of an allocation by the frames of its stack: words in names and files, as data.
+"""The purpose of an allocation by the frames of its stack: words in names and files, the table in stacks.yaml.
 
     Python      step (torch/optim/adamw.py)      optimizer       cross_entropy (functional.py)     loss
     native      torch::autograd::Engine          backward        c10d::Reducer                  communication
@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
-from functools import lru_cache
-from pathlib import PurePosixPath
+from functools import cache, lru_cache
+from pathlib import Path, PurePosixPath
 
 FORWARD, BACKWARD, STEP, SETTING_UP, UNKNOWN = "forward", "backward", "optimizer", "setup", "unknown"
 MOST_FRAMES = 400  # of a stack that are looked at
@@ -37,28 +37,6 @@ class Mark(Flag):
     MODEL = auto()
 
 
-def _compiled(*rows: tuple[Mark, str]) -> tuple[tuple[Mark, re.Pattern[str]], ...]:
-    return tuple((mark, re.compile(pattern, re.IGNORECASE)) for mark, pattern in rows)
-
-
-NAMES = _compiled(  # of Python's functions
-    (Mark.OPTIMIZER, r"^_?(?:single_tensor|multi_tensor|fused)_|^_init_group$"),
-    (Mark.LOSS, r"cross_entropy|log_softmax|nll_loss|logits|compute_loss|loss_f|lossfun|^loss$"),
-    (Mark.COMMUNICATION, r"all_?gather|reduce_?scatter|all_?reduce|all_to_all|unshard|batch_isend|irecv"),
-    (Mark.BACKWARD, r"^backward$|^_engine_run_backward$|^unpack_hook$"),
-    (Mark.SETUP, r"^(?:__init__|_apply|reset_parameters|load_state_dict|init_weights|to_empty|from_pretrained)$"),
-    (Mark.RUN, r"^(?:forward|_call_impl|backward|step)$"),
-    (Mark.MODEL, r"^forward$"),
-)
-FILES = _compiled(
-    (Mark.OPTIMIZER, r"(?:^|/)optim(?:izers?)?(?:/(?!lr_scheduler)|\.py$)"),
-    (Mark.LOSS, r"(?:^|/)(?:loss\w*|\w*_loss|cross_entropy\w*)\.py$"),
-    (Mark.COMMUNICATION, r"/distributed/(?:fsdp|_composable|distributed_c10d)|/deepspeed/runtime/zero"),
-    (Mark.SHARDED, r"/distributed/(?:fsdp|_composable/fsdp)|/deepspeed/runtime/zero"),
-)
-NATIVE = _compiled(
-    (Mark.BACKWARD, r"autograd::(?:Engine|Node|generated)"), (Mark.COMMUNICATION, r"c10d::|ProcessGroup|Reducer|nccl")
-)
 LIBRARY = re.compile(r"(?:^|/)(?:torch|site-packages|dist-packages|lib/python[\d.]+)/|^<", re.IGNORECASE)
 NATIVE_ONLY = "(no frame of Python)"
 AUTOGRAD_FUNCTION = "torch/autograd/function.py"  # its `apply` runs in a backward
@@ -114,11 +92,22 @@ class Stacks:
                      Mark.PYTHON in marks, Mark.MODEL in marks, owner(frames))  # fmt: skip
 
 
+@cache
+def _tables() -> list[list[tuple[Mark, re.Pattern[str]]]]:
+    from scalewright.spec.base import read_yaml  # a trace is read without it
+
+    return [
+        [(Mark[mark.upper()], re.compile(pattern, re.IGNORECASE)) for mark, pattern in rows.items()]
+        for rows in read_yaml(Path(__file__).with_name("stacks.yaml")).values()
+    ]
+
+
 @lru_cache(maxsize=1 << 16)
 def _mark(name: str, file: str) -> Mark:
+    names, files, native = _tables()
     python = file.endswith(".py")
     marks = Mark.PYTHON if python else Mark.NOTHING
-    for table, text in ((NAMES, name), (FILES, file)) if python else ((NATIVE, name),):
+    for table, text in ((names, name), (files, file)) if python else ((native, name),):
         for mark, pattern in table:
             marks |= mark if pattern.search(text) else Mark.NOTHING
     if name == "apply" and file.endswith(AUTOGRAD_FUNCTION):

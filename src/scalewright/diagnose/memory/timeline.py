@@ -16,11 +16,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from scalewright.diagnose.memory.answer import curve
+from scalewright.diagnose.memory.answer import Device, answer_of, curve
 from scalewright.diagnose.memory.categories import CATEGORIES
 from scalewright.diagnose.memory.verdicts import GIB, parts_of, peak_verdict, savings
 from scalewright.diagnose.traces.unpack import Unpacked, read_each
-from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData
 
 START = re.compile(rb"\[\s{0,9}\[\s{0,9}-?\d{1,20}\s{0,9},\s{0,9}[1-4]\s{0,9},\s{0,9}-?\d{1,20}\s{0,9},\s{0,9}\d\s*\]")
@@ -43,17 +42,10 @@ def timeline_answer(files: Sequence[Path]) -> dict[str, object]:
     read, warnings = read_each(files, _memory, NotPlainData)
     if not read:
         raise NotPlainData(warnings[0].partition(": ")[2].removesuffix(": left out"))
-    _, memory, causes = max(read, key=lambda of_file: of_file[0])
-    return {
-        "kind": "memory",
-        "memory": memory,
-        "devices": [keys for _, keys, _ in read],
-        "verdicts": [verdict.dump() for verdict in causes],
-        "warnings": warnings,
-    }
+    return answer_of(read, warnings)
 
 
-def _memory(path: Path) -> tuple[int, dict[str, object], list[Verdict]]:
+def _memory(path: Path) -> Device:
     table = _rows(path)
     changes = np.zeros((len(CATEGORIES) + 1, len(table)), dtype=np.int64)
     changes[np.array(GROUPS)[table[:, 3]], np.arange(len(table))] = table[:, 2]
@@ -71,7 +63,8 @@ def _memory(path: Path) -> tuple[int, dict[str, object], list[Verdict]]:
         "allocated_bytes": int(total[-1]), "fragmentation_pct": None, "out_of_memory": [], "top_stacks": [],
         "curve": curve(total, lambda row: max(int(times[row]) - begun, 0) / 1e9),
     }  # fmt: skip
-    return peak, memory, [peak_verdict([parts_of(by_category, peak)], saved, peak, 0.8)] if peak > 0 else []
+    causes = [peak_verdict([parts_of(by_category, peak)], saved, peak, 0.8)] if peak > 0 else []
+    return peak, memory, causes, {}
 
 
 def _rows(path: Path) -> np.ndarray:

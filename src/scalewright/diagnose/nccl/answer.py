@@ -89,15 +89,11 @@ def _communicator(some: Communicator) -> dict[str, object]:
         "rings": len(some.rings) or None, "trees": some.trees or None, "nvls": some.nvls, "gdr": some.gdr,
         "links": dict(some.links.most_common()),
         "members": [
-            {"rank": member.rank, "host": member.host, "cuda_device": _known(member.cuda_device),
-             "nvml_device": _known(member.nvml_device), "bus_id": member.bus_id or None}
+            {"rank": member.rank, "host": member.host, "cuda_device": member.cuda_device,
+             "nvml_device": member.nvml_device, "bus_id": member.bus_id or None}
             for _, member in sorted(some.members.items())
         ],
     }  # fmt: skip
-
-
-def _known(number: int) -> int | None:
-    return number if number >= 0 else None
 
 
 def _missing(run: Summary) -> list[str]:

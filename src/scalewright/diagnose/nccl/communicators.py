@@ -20,12 +20,12 @@ from scalewright.diagnose.nccl.lines import Source
 
 @dataclass(frozen=True)
 class Member:
-    """A rank's place: its host, its GPU's number in CUDA and NVML, the bus id; -1 and "" if not printed."""
+    """A rank's place: its host, its GPU's number in CUDA and NVML, the bus id; None and "" if not printed."""
 
     rank: int
     host: str
-    cuda_device: int
-    nvml_device: int
+    cuda_device: int | None
+    nvml_device: int | None
     bus_id: str
 
 
@@ -141,5 +141,5 @@ def _take_over(communicator: Communicator, pending: Communicator, rank: int) -> 
             setattr(communicator, key, value)
 
 
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() and len(text) < 10 else -1
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and len(text) < 10 else None

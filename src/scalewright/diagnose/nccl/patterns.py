@@ -1,4 +1,4 @@
-"""What the INFO lines say: a table of forms, from NCCL 2.7 to 2.28, RCCL's and the OFI plugin's.
+"""What the INFO lines say: the table in patterns.yaml, from NCCL 2.7 to 2.28, RCCL's and the OFI plugin's.
 
     "24 coll channels, 32 p2p channels"  ──► first word "" ──► channels(channels=24, p2p=32)
 
@@ -26,12 +26,14 @@ before it takes it apart.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
-# A repetition that another follows is bounded: a stranger's line must not cost the square of its length.
+from scalewright.spec.base import read_yaml
+
 FIRST = re.compile(r"[A-Za-z]*")
-COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AllToAll", "")
 NETWORKS = (  # a network's name as printed begins with, and what people call it
     ("AWS Libfabric", "OFI"), ("Libfabric", "OFI"), ("OFI", "OFI"), ("Socket", "Socket"), ("IB", "IB"),
     ("FasTrak", "FasTrak"), ("gIB", "gIB"), ("UCX", "UCX"), ("SHARP", "SHARP"),
@@ -50,51 +52,14 @@ class Form(NamedTuple):
     """A kind of line: the first words of those that may be it, and where its fields stand."""
 
     kind: str
-    words: tuple[str, ...]
+    words: Sequence[str]
     pattern: re.Pattern[str]
 
 
-def _form(kind: str, words: str | tuple[str, ...], pattern: str) -> Form:
-    return Form(kind, (words,) if isinstance(words, str) else words, re.compile(pattern))
-
-
-FORMS = (
-    _form("ring", "Channel", r"Channel (?P<channel>\d+)/(?P<of>\d+) : *(?P<ranks>[\d ]+)$"),
-    _form("trees", "Trees", r"Trees .*\[(?P<last>\d+)\]"),
-    _form("channels", "",
-          r"(?P<channels>\d+) coll channels, (?:(?P<collnet>\d+) collnet channels, )?"
-          r"(?:(?P<nvls>\d+) nvls channels, )?(?P<p2p>\d+) p2p channels"),
-    _form("channels", "comm",  # RCCL's since 2.27
-          r"comm:[\w:, ]{1,90}? coll channels:(?P<channels>\d+) collnet channels:\d+, nvls channels:(?P<nvls>\d+)"),
-    _form("rings_connected", "Connected", r"Connected all rings, use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d)"),
-    _form("nvls", "Connected", r"Connected NVLS tree"),
-    # A communicator's line: `rest` are pairs of a name and a value, and what was begun or done.
-    _form("comm", ("comm", "ncclCommInitRank", "ncclCommInitAll", "ncclCommInitRankConfig", "ncclCommSplit",
-                   "ncclCommInitRankScalable", "ncclCommInitRankDev", "ncclCommShrink"),
-          r"(?:\w+ )?comm (?P<pointer>0x\w+) rank (?P<rank>\d+) n[rR]anks (?P<ranks>\d+) (?P<rest>.*)$"),
-    _form("version", ("NCCL", "RCCL"), r"(?P<library>[NR]CCL) version\s*:?\s*(?P<version>[\w.+\-]+)"),
-    _form("environment", ("NCCL", "RCCL"), r"(?P<name>[NR]CCL_\w+) set (?:by environment )?to (?P<value>.*)$"),
-    _form("bootstrap", "Bootstrap", r"Bootstrap ?: Using (?P<interfaces>.+)$"),
-    _form("network", "Using", r"Using network (?P<network>.+)$"),
-    _form("adapters", "NET", r"NET/IB\w* ?: Using (?P<adapters>[^;]*)"),
-    _form("sockets", "NET", r"NET/Socket ?: Using (?P<interfaces>.+)$"),
-    _form("plugin", "NET", r"NET/OFI (?:Initializing|Using) (?P<plugin>aws-ofi-[nr]ccl) v?(?P<version>\S+)"),
-    _form("provider", "NET",
-          r"NET/OFI Selected [Pp]rovider is (?P<provider>[\w;\-]+)(?:.*found (?P<adapters>\d+) nics)?"),
-    _form("gdr_of_gpu", "NET",
-          r"NET/[^:]+: GPU Direct RDMA (?P<state>[ED]\w+) for GPU \w+ / HCA (?P<adapter>\w+) "
-          r"\(distance (?P<distance>\d+) (?P<sign>[<>=]+) (?P<most>\d+)\)"),
-    _form("gdr_of_adapter", "NET",
-          r"NET/[^:]+: GPU Direct RDMA (?:\((?P<how>\w+)\) )?(?P<state>[EeDd]\w+) for HCA \d+[ :]*'?"
-          r"(?P<adapter>[^']*)"),
-    # A graph of NCCL_DEBUG_SUBSYS=GRAPH: the longest way between two GPUs, and from a GPU to its adapter.
-    _form("graph", "Pattern",
-          r"Pattern (?P<pattern>\d+), .*n?Channels (?P<channels>\d+), \w+ (?P<bandwidth>[\d.]+)/[\d.]+, "
-          r"type (?P<inside>\w+)/(?P<to_adapter>\w+)"),
-    _form("tuning", COLLECTIVES,
-          r"(?:(?P<collective>\w+): )?\d+ Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"),
-)  # fmt: skip
-
+FORMS = tuple(
+    Form(row["kind"], row["words"], re.compile(row["pattern"]))
+    for row in read_yaml(Path(__file__).with_name("patterns.yaml"))
+)
 BY_WORD: dict[str, tuple[Form, ...]] = {
     word: tuple(form for form in FORMS if word in form.words)
     for word in {word for form in FORMS for word in form.words}

@@ -26,7 +26,7 @@ from pathlib import Path
 from scalewright.diagnose.kernels import short_name
 from scalewright.diagnose.ncu.table import METRICS, Launch, read_launches
 from scalewright.diagnose.traces.json_array import NotATrace
-from scalewright.diagnose.traces.trace import kind_of
+from scalewright.diagnose.traces.kinds import kind_of
 from scalewright.diagnose.traces.unpack import read_each
 from scalewright.diagnose.verdict import Gain, Verdict
 

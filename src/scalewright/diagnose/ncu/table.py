@@ -19,30 +19,9 @@ from pathlib import Path
 
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.traces.unpack import Unpacked
+from scalewright.spec.base import read_yaml
 
-METRICS: dict[str, tuple[str, ...]] = {
-    "time_s": ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration"),
-    "compute_pct": ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) Throughput",
-                    "SM Throughput", "SOL SM", "SM [%]"),
-    "memory_pct": ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "Memory Throughput",
-                   "SOL Memory", "Memory [%]"),
-    "dram_pct": ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-                 "dram__throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput"),
-    "l2_pct": ("lts__throughput.avg.pct_of_peak_sustained_elapsed", "L2 Cache Throughput"),
-    "l1_pct": ("l1tex__throughput.avg.pct_of_peak_sustained_active", "L1/TEX Cache Throughput"),
-    "tensor_pct": ("sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
-                   "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-                   "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active"),
-    "dram_bytes_per_s": ("dram__bytes.sum.per_second", "Memory Throughput"),
-    "occupancy_pct": ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy"),
-    "theoretical_occupancy_pct": ("sm__maximum_warps_per_active_cycle_pct", "Theoretical Occupancy"),
-    "waves": ("launch__waves_per_multiprocessor", "Waves Per SM"),
-    "registers": ("launch__registers_per_thread", "Registers Per Thread"),
-    "limit_registers": ("launch__occupancy_limit_registers", "Block Limit Registers"),
-    "limit_shared_memory": ("launch__occupancy_limit_shared_mem", "Block Limit Shared Mem"),
-    "limit_warps": ("launch__occupancy_limit_warps", "Block Limit Warps"),
-    "limit_blocks": ("launch__occupancy_limit_blocks", "Block Limit SM"),
-}  # fmt: skip
+METRICS: dict[str, list[str]] = read_yaml(Path(__file__).with_name("metrics.yaml"))
 BY_NAME: dict[str, tuple[str, ...]] = {
     name: tuple(metric for metric, names in METRICS.items() if name in names)
     for names in METRICS.values()

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.diagnose.traces.json_array import NotATrace
+from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 
 TIMES = ("start_ts", "duration")
@@ -62,22 +63,7 @@ class Kind:
 
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
-KINDS = {
-    FORWARD: Kind(compute=True, direction=1),
-    BACKWARD: Kind(compute=True, direction=-1),
-    "forward-send": Kind(sends=True, direction=1),
-    "forward-recv": Kind(receives=True, direction=1),
-    "backward-send": Kind(sends=True, direction=-1),
-    "backward-recv": Kind(receives=True, direction=-1),
-    "params-all-gather": Kind(over_replicas=True),
-    "grads-reduce-scatter": Kind(over_replicas=True),
-    "separate-grads-all-reduce": Kind(over_replicas=True),
-    "layernorm-grads-all-reduce": Kind(),  # within a worker's tensor-parallel group, one row of the table
-    "embedding-grads-all-reduce": Kind(over_stages=True),
-    "optimizer-clip-main-grad": Kind(over_replicas=True, over_stages=True),
-    "optimizer": Kind(),
-    "gc": Kind(),
-}
+KINDS = {name: Kind(**what) for name, what in read_yaml(Path(__file__).with_name("kinds.yaml")).items()}
 GATHERS = "params-all-gather"  # before the first forward of its model chunk
 LOCAL = Kind()  # of a name that isn't in the table
 COMMUNICATES = (*(name for name, kind in KINDS.items() if kind.waits), "layernorm-grads-all-reduce")

@@ -1,4 +1,4 @@
-"""The events of a JSON trace, a few megabytes at a time, and what stands around them.
+"""The events of a JSON trace, a piece at a time, and what stands around them.
 
     {"schemaVersion": 1, ..., "traceEvents": [ {..}, {..} , {..}, {..} , {..} ], "traceName": ...}
      ───────────── head ───────────────────── ─ chunk ───── ─ chunk ─────────── ─── tail ───────
@@ -25,6 +25,7 @@ ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 BARE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")  # PyTorch 1.8 and other profilers: a list and nothing else
 END = re.compile(rb"\s*\]")
 NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id)")')  # where an event begins, after damage
+BETWEEN = re.compile(rb"\}\s*,\s*\{")
 FOLLOWED = re.compile(rb"\s*[,\]]")
 FAULT = re.compile(r"\(byte (\d+)\)")
 SEPARATORS = b", \t\r\n"
@@ -149,18 +150,7 @@ class EventArray(Generic[Event]):
 def _cuts(text: bytes) -> Iterator[int]:
     """Places after a `}` that a comma and a `{` follow, from the end; `TRIED` at most."""
     place, count = len(text), 0
-    while count < TRIED and (place := text.rfind(b"{", 0, place)) > 0:
-        comma = _before(text, place)
-        if comma > 0 and text[comma] == ord(","):
-            brace = _before(text, comma)
-            if brace >= 0 and text[brace] == ord("}"):
-                count += 1
-                yield brace + 1
-
-
-def _before(text: bytes, place: int) -> int:
-    """The place of the last character before `place` that isn't a blank."""
-    place -= 1
-    while place >= 0 and text[place] in b" \t\r\n":
-        place -= 1
-    return place
+    while count < TRIED and (place := text.rfind(b"}", 0, place)) >= 0:
+        if BETWEEN.match(text, place):
+            count += 1
+            yield place + 1

@@ -1,6 +1,6 @@
 """Reads what PyTorch's profiler writes (Kineto's JSON, gzipped or not) into a `Trace`, event by event.
 
-    file ──► unpack.py ──► json_array.py ──► [Event, ...] ──► columns      8 MiB at a time
+    file ──► unpack.py ──► json_array.py ──► [Event, ...] ──► columns      half a MiB at a time
 
     ph   X: something with a duration     M: names of processes     i: an instant     s, f: arrows
     cat  kernel, gpu_memcpy, gpu_memset · cuda_runtime, cuda_driver · cpu_op · user_annotation · cuda_sync ·
@@ -8,14 +8,16 @@
     ts   microseconds, whole in old traces, with three digits for the nanoseconds since 2024
 
 Only the fields that are declared here are decoded, which is most of the speed. Frames of Python (half to nine tenths of
-a trace with stacks) are counted and left out, but for the layers of a model (`LAYER`).
+a trace with stacks) are counted and left out, but for long ones and the layers of a model (`LAYER`).
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +26,18 @@ import numpy as np
 
 from scalewright.diagnose.traces.json_array import EventArray
 from scalewright.diagnose.traces.memory_events import MemoryEvents, read_memory
-from scalewright.diagnose.traces.trace import (
-    ANNOTATION,
-    CALL,
-    KERNEL,
-    MEMCPY,
-    MEMSET,
-    OPERATOR,
-    SYNC,
-    Collective,
-    Launched,
-    Trace,
-)
+from scalewright.diagnose.traces.trace import CATEGORY, KERNEL, Collective, Launched, Trace
 from scalewright.diagnose.traces.unpack import Unpacked
 
-CATEGORY = {
-    "kernel": KERNEL, "Kernel": KERNEL, "gpu_memcpy": MEMCPY, "Memcpy": MEMCPY, "gpu_memset": MEMSET, "Memset": MEMSET,
-    "cuda_runtime": CALL, "cuda_driver": CALL, "hip_runtime": CALL, "xpu_runtime": CALL, "Runtime": CALL,
-    "cpu_op": OPERATOR, "Operator": OPERATOR, "user_annotation": ANNOTATION, "cuda_sync": SYNC,
-}  # fmt: skip
+LONG_FRAME = 1000.0  # microseconds: what a host was in for so long
 LATEST = 9e15  # microseconds: what fits into 64 bits of nanoseconds
 EXACT = float(1 << 42)  # microseconds below which a float64 still tells nanoseconds apart
+MANY = 64  # events
 LONG = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
 # The rank of a file whose recorder didn't write it down.
 RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d+)", re.I), re.compile(r"(?:^|[-_.])(\d+)(?=\.|$)"))
 Word = int | float | str | None
+Shapes = tuple[list[Any], list[Any]]
 NOTHING = msgspec.Raw(b"")
 # Operators whose shapes are kept, for roofs.py.
 PRODUCTS = frozenset((
@@ -89,7 +78,7 @@ class Args(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """An event of the list; `exact`: its start in nanoseconds where a float can't hold it, else -1."""
+    """An event of the list."""
 
     ph: str = ""
     cat: str | None = None
@@ -99,7 +88,6 @@ class Event(msgspec.Struct, gc=False):
     pid: Word = None
     tid: Word = None
     args: Args | None = None
-    exact: int = msgspec.field(default=-1, name="scalewright exact start")
 
 
 class Stamp(msgspec.Struct, gc=False):
@@ -133,26 +121,25 @@ class _Columns:
     """The columns while they grow, an array a chunk."""
 
     def __init__(self) -> None:
-        self.names: dict[str, int] = {}
-        self.lanes: dict[tuple[Word, Word], int] = {}
+        self.names: dict[str, int] = defaultdict(count().__next__)  # a new one gets the next number
+        self.lanes: dict[tuple[Word, Word], int] = defaultdict(count().__next__)
         self.chunks: dict[str, list[np.ndarray]] = {key: [] for key in COLUMNS}
         self.collectives: dict[int, Collective] = {}
-        self.shapes: dict[int, tuple[list[Any], list[Any]]] = {}
+        self.shapes: dict[int, Shapes] = {}
+        self.written: dict[tuple[bytes, bytes], Shapes | None] = {}
         self.launched: dict[int, Launched] = {}
         self.configurations: dict[tuple[bytes, bytes, Word, Word], Launched | None] = {}
         self.memory: list[tuple[int, ...]] = []
         self.rows = self.frames = self.strange = 0
+        self.text = b""  # of the events that were decoded last; empty for those of another form
 
     def decode(self, text: bytes) -> list[Event]:
         """Events of a JSON list; those of a form that isn't Kineto's are counted and left out."""
         try:
-            events = FAST.decode(text)
-            if any(event.ts > EXACT for event in events) and LONG.search(text):
-                for event, stamp in zip(events, STAMPS.decode(text), strict=True):
-                    event.exact = int(stamp.ts * 1000)
+            events, self.text = FAST.decode(text), text
         except msgspec.ValidationError:
-            events = self._one_by_one(msgspec.json.decode(text))
-        self.memory += read_memory(text, lambda *line: self.lanes.setdefault(line, len(self.lanes)))
+            events, self.text = self._one_by_one(msgspec.json.decode(text)), b""
+        self.memory += read_memory(text, lambda *line: self.lanes[line])
         return events
 
     def _one_by_one(self, items: Iterable[Any]) -> list[Event]:
@@ -166,49 +153,70 @@ class _Columns:
 
     def add(self, events: Sequence[Event]) -> None:
         """Appends the rows of a chunk."""
-        for event in events:
-            if event.cat == "python_function":
-                self.frames += 1
-                if LAYER.match(str(event.name)):
-                    event.cat = "user_annotation"
-        kept = [
-            event
-            for event in events
-            if event.cat in CATEGORY and event.ph == "X" and abs(event.ts) + (event.dur or 0) < LATEST
-        ]
+        frames = [event for event in events if event.cat == "python_function"]
+        self.frames += len(frames)
+        for event in frames:
+            if LAYER.match(str(event.name)):
+                event.cat = "user_annotation"
+            elif (event.dur or 0.0) < LONG_FRAME:
+                event.cat = ""
+        kept = [event for event in events if event.cat in CATEGORY and event.ph == "X"]
+        lengths = [event.dur or 0.0 for event in kept]
+        starts = [event.ts for event in kept]
+        if kept and max(max(starts), -min(starts)) + max(lengths) >= LATEST:
+            kept = [event for event in kept if abs(event.ts) + (event.dur or 0.0) < LATEST]
+            starts, lengths = [event.ts for event in kept], [event.dur or 0.0 for event in kept]
         if not kept:
             return
         args = [event.args or NO_ARGS for event in kept]
         names, lanes = self.names, self.lanes
-        exact = np.array([event.exact for event in kept])
-        start = np.where(exact >= 0, exact, _nanoseconds([event.ts for event in kept]))
-        lines = [
-            (event.pid, event.tid) if a.stream is None else (a.device, a.stream)
-            for event, a in zip(kept, args, strict=True)
-        ]
+        start = self._starts(kept, events, starts)
         columns = {
             "category": np.array([CATEGORY[event.cat or ""] for event in kept], dtype=np.int8),
-            "name": np.array([names.setdefault(str(event.name), len(names)) for event in kept], dtype=np.int32),
+            "name": np.array([names[str(event.name)] for event in kept], dtype=np.int32),
             "start": start,
-            "end": start + np.maximum(_nanoseconds([event.dur or 0.0 for event in kept]), 0),
-            "lane": np.array([lanes.setdefault(line, len(lanes)) for line in lines], dtype=np.int32),
+            "end": start + np.maximum(_nanoseconds(lengths), 0),
+            "lane": np.array([
+                lanes[(event.pid, event.tid) if a.stream is None else (a.device, a.stream)]
+                for event, a in zip(kept, args, strict=True)
+            ], dtype=np.int32),
             "correlation": _integers([a.correlation for a in args]),
             "sequence": _integers([a.sequence if isinstance(a.sequence, int) else None for a in args]),
-        }
+        }  # fmt: skip
         for key, column in columns.items():
             self.chunks[key].append(column)
-        for row, (event, a) in enumerate(zip(kept, args, strict=True), self.rows):
-            if a.collective is not None:
-                self.collectives[row] = _collective(a)
-            if event.name in PRODUCTS and (shapes := _shapes(a)):
-                self.shapes[row] = shapes
-            elif a.block is not NOTHING:  # one object for all launches alike
-                configuration = bytes(a.grid), bytes(a.block), a.registers, a.shared
-                if configuration not in self.configurations:
-                    self.configurations[configuration] = _launched(a)
-                if (launched := self.configurations[configuration]) is not None:
-                    self.launched[row] = launched
+        for row in [row for row, a in enumerate(args) if a.collective is not None]:
+            self.collectives[self.rows + row] = _collective(args[row])
+        products = [number for name, number in names.items() if name in PRODUCTS]
+        for row in np.flatnonzero(np.isin(columns["name"], products)).tolist():
+            if shapes := self._shapes(args[row]):
+                self.shapes[self.rows + row] = shapes
+        for row in np.flatnonzero(columns["category"] == KERNEL).tolist():
+            a = args[row]
+            configuration = bytes(a.grid), bytes(a.block), a.registers, a.shared
+            if configuration not in self.configurations:  # one object for all launches alike
+                self.configurations[configuration] = _launched(a)
+            if (launched := self.configurations[configuration]) is not None:
+                self.launched[self.rows + row] = launched
         self.rows += len(kept)
+
+    def _starts(self, kept: Sequence[Event], events: Sequence[Event], microseconds: list[float]) -> np.ndarray:
+        """Nanoseconds at which those that are kept begin, digit by digit where a float can't hold them."""
+        start = _nanoseconds(microseconds)
+        # Of many that have digits behind the point, floats of such a size lose those of a part only.
+        whole = len(kept) >= MANY and not (start % 1000).any()
+        if whole or max(microseconds) <= EXACT or not LONG.search(self.text):
+            return start
+        stamps = dict(zip(map(id, events), STAMPS.decode(self.text), strict=True))
+        exact = np.array([int(stamps[id(event)].ts * 1000) for event in kept])
+        return np.where(exact >= 0, exact, start)
+
+    def _shapes(self, args: Args) -> Shapes | None:
+        """An operator's inputs: shapes and types, one object for all alike; None where they aren't lists."""
+        written = bytes(args.dims), bytes(args.types)
+        if written not in self.written:
+            self.written[written] = _shapes(*written)
+        return self.written[written]
 
     def trace(self, path: Path, about: dict[str, object]) -> Trace:
         """The finished columns."""
@@ -271,10 +279,9 @@ def _launched(args: Args) -> Launched | None:
     return Launched(grid, block, registers, shared)
 
 
-def _shapes(args: Args) -> tuple[list[Any], list[Any]] | None:
-    """An operator's inputs: shapes and types; None where they aren't lists."""
+def _shapes(dims: bytes, types: bytes) -> Shapes | None:
     try:
-        dims, types = msgspec.json.decode(args.dims), msgspec.json.decode(args.types)
+        both = msgspec.json.decode(dims), msgspec.json.decode(types)
     except msgspec.DecodeError:
         return None
-    return (dims, types) if isinstance(dims, list) and isinstance(types, list) else None
+    return both if isinstance(both[0], list) and isinstance(both[1], list) else None

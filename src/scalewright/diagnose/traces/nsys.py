@@ -5,12 +5,13 @@
 
 Tables are there only when they hold something, their columns grow with every version, and some exports number them
 (`..._V2`): what is read is what `PRAGMA table_info` lists. The file is opened read-only, and only tables are read, so
-that a view or a trigger in it isn't run.
+that a view or a trigger in it isn't run. A gzipped one is unpacked into a temporary file, which SQLite needs.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.traces.trace import ANNOTATION, CALL, KERNEL, MEMCPY, MEMSET, Trace
+from scalewright.diagnose.traces.unpack import Unpacked, is_gzip
 
 TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
 MAGIC = b"SQLite format 3\x00"
@@ -28,6 +30,7 @@ PROCESS = ~0xFFFFFF  # bits of a globalTid that are its process's globalPid
 PUSH_POP, START_END = 59, 60  # eventType of NVTX ranges
 COPIES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
 ROWS = 100_000  # at a time
+MOST, RATIO = 32 << 30, 100  # bytes of an export that was gzipped, in all and for each of the file's: tables take 10
 
 
 def read_nsys(path: Path) -> list[Trace]:
@@ -36,11 +39,23 @@ def read_nsys(path: Path) -> list[Trace]:
     Raises NotATrace where the file isn't an export, is damaged, or holds no GPU activity.
     """
     try:
-        with closing(sqlite3.connect(f"file:{path.as_posix()}?mode=ro", uri=True)) as base:
-            base.execute("PRAGMA trusted_schema=OFF")
-            return _Export(base, path).traces()
+        with tempfile.TemporaryDirectory() as folder:
+            file = _unpacked(path, Path(folder) / "export.sqlite") if is_gzip(path) else path
+            with closing(sqlite3.connect(f"file:{file.as_posix()}?mode=ro", uri=True)) as base:
+                base.execute("PRAGMA trusted_schema=OFF")
+                return _Export(base, path).traces()
     except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
         raise NotATrace(f"it isn't an export of Nsight Systems, or damaged ({error})") from None
+
+
+def _unpacked(path: Path, to: Path) -> Path:
+    size, most = 0, min(MOST, RATIO * path.stat().st_size)
+    with to.open("wb") as file:
+        for piece in Unpacked(path):
+            if (size := size + len(piece)) > most:
+                raise NotATrace(f"unpacked it is larger than {most >> 20:,} MiB, as no export is")
+            file.write(piece)
+    return to
 
 
 class _Export:

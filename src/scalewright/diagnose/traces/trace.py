@@ -8,15 +8,12 @@
     correlation  811      811      -1         a kernel and the call that launched it have the same
 
 Whatever a reader reads (Kineto, Nsight Systems) it fills these columns, so that the analysis has one input. What a
-kernel does follows from its name: its kind is the first row of KINDS whose pattern is in it, else "other".
-Communication is more than NCCL: RCCL, MSCCL and oneCCL carry other names; DeepEP's and NVSHMEM's kernels move tokens
-of experts; symmetric memory and custom all-reduces (vLLM, TensorRT-LLM) run in kernels of their own.
+kernel does follows from its name (kinds.py).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,24 +26,12 @@ from scalewright.diagnose.traces.memory_events import MemoryEvents
 
 # Categories of rows. GPU activity first: `category <= MEMSET` is the test for it.
 KERNEL, MEMCPY, MEMSET, CALL, OPERATOR, ANNOTATION, SYNC, FRAME = range(8)
-COMMUNICATION = "communication"
-KINDS: tuple[tuple[str, str], ...] = (
-    (COMMUNICATION,
-     r"nccl|rccl|msccl|oneccl|ccl_?kernel|nvshmem|(?:deep_?ep|dpsk::ep)::|ep::(?:inter|intra)node|multimem_"
-     r"|cross_device_reduce|all_?reduce_?kernel|one_shot_all_?reduce|two_shot_all_?reduce|symm_mem|lamport"
-     r"|allgather_(?:kernel|bf16|push)|reducescatter_kernel|alltoall_?kernel"),
-    ("attention", r"flash|fmha|attention|attn|softmax_warp|sdpa"),
-    ("matrix product",
-     r"gemm|cutlass|xmma|cublas|wgrad|dgrad|cijk_|matmul|hgmma|nvjet|convolve|conv\d?d|winograd|implicit"),
-    ("normalisation", r"norm|welford|bn_fw|bn_bw"),
-    ("optimizer", r"adam|multi_tensor|lamb|sgd|foreach"),
-    ("loss", r"cross_entropy|log_softmax|nll_loss"),
-    ("embedding", r"embedding|indexselect|index_select"),
-    ("reduction", r"reduce"),
-    ("elementwise", r"elementwise|vectorized|triton_poi|copy|fill|gelu|silu|dropout|cat_?array|unrolled"),
-)  # fmt: skip
-OTHER = "other"
-_PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in KINDS)
+CATEGORY = {  # by Kineto's words
+    "kernel": KERNEL, "Kernel": KERNEL, "gpu_memcpy": MEMCPY, "Memcpy": MEMCPY, "gpu_memset": MEMSET, "Memset": MEMSET,
+    "cuda_runtime": CALL, "cuda_driver": CALL, "hip_runtime": CALL, "xpu_runtime": CALL, "Runtime": CALL,
+    "cpu_op": OPERATOR, "Operator": OPERATOR, "user_annotation": ANNOTATION, "cuda_sync": SYNC,
+    "python_function": FRAME,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -154,18 +139,3 @@ class Trace:
     def spans(self, rows: np.ndarray) -> np.ndarray:
         """When one of the rows ran, as a set of time: int64 [n, 2]."""
         return intervals.union(self.start[rows], self.end[rows])
-
-
-def kind_of(name: str) -> str:
-    """The kind of a kernel."""
-    return next((kind for kind, pattern in _PATTERNS if pattern.search(name)), OTHER)
-
-
-def kinds_of(names: Iterable[str]) -> np.ndarray:
-    """The kind of each name; objects, one a name."""
-    return np.array([kind_of(name) for name in names], dtype=object)
-
-
-def communicates(names: Iterable[str]) -> np.ndarray:
-    """Whether each name is a communication kernel's; bool, one a name."""
-    return np.asarray(kinds_of(names) == COMMUNICATION, dtype=bool)

@@ -1,6 +1,6 @@
-"""The bytes of a file a few megabytes at a time, unzipped where it is gzipped, up to where it is damaged.
+"""The bytes of a file half a MiB at a time, unzipped where it is gzipped, up to where it is damaged.
 
-    file ──► 8 MiB ──► [zlib] ──► up to 8 MiB ──► ...          a gzip is known by its first two bytes
+    file ──► 512 KiB ──► [zlib] ──► up to 512 KiB ──► ...          a gzip is known by its first two bytes
 
 A run that was killed leaves a gzip without its end, or with rubbish in it: what comes before is still worth reading, so
 that nothing raises here and `damage` holds one line on what was lost.
@@ -15,7 +15,7 @@ from typing import BinaryIO, TypeVar
 
 from scalewright.spec.common.untrusted import open_regular
 
-CHUNK = 8 << 20  # bytes: few enough to stay in a core's cache level, enough to make a call's cost small
+CHUNK = 1 << 19  # bytes: its events stay in a core's cache, which halves the time of 8 MiB
 GZIP = b"\x1f\x8b"
 ANY_HEADER = 32 + zlib.MAX_WBITS  # zlib's word for "gzip or zlib, by its header"
 
@@ -32,6 +32,22 @@ def read_each(files: Sequence[Path], read: Callable[[Path], T], refuses: type[Va
         except refuses as error:
             warnings.append(f"{file.name}: {error}: left out")
     return results, warnings
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether the file itself is a gzip; raises OSError where it can't be opened."""
+    with open_regular(path) as file:
+        return file.read(len(GZIP)) == GZIP
+
+
+def beginning(path: Path, count: int) -> bytes:
+    """At least `count` bytes of the content, if it has so many."""
+    start = b""
+    for piece in Unpacked(path, chunk=max(count, 1 << 12)):
+        start += piece
+        if len(start) >= count:
+            break
+    return start
 
 
 class Unpacked:

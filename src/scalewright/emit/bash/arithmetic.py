@@ -1,6 +1,6 @@
 """Bash's arithmetic: 64-bit integers, C's operators, variables by name without `$`.
 
-((X * 8 / 3))     BinaryArithm("/", BinaryArithm("*", X, 8), 3)     null where a variable can't be known
+X * 8 / 3      text, its $-expansions put in ──► value; null where a variable can't be known, or bash would stop
 """
 
 from __future__ import annotations
@@ -10,144 +10,135 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from scalewright.emit.bash.tree import Node, parse
-from scalewright.emit.bash.unknown import known
-from scalewright.spec.errors import UserError
+from scalewright.emit.bash.unknown import MARK
 
-BINARY: dict[str, Callable[[int, int], int | bool]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "<<": operator.lshift, ">>": operator.rshift,
-    "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
-    "&": operator.and_, "|": operator.or_, "^": operator.xor, ",": lambda _, last: last,
-}  # fmt: skip
-NAME = re.compile(r"[A-Za-z_]\w*")
 LARGEST = 1 << 63
-DEEPEST = 20  # variables within variables
+DEEPEST, LONGEST = 12, 10_000  # variables within variables, each of them an expression; characters
+TOKEN = re.compile(
+    rf"\s*(?:(?P<number>\d+#[\w@]+|0[xX][\da-fA-F]+|\d+)|(?P<mark>{MARK.pattern})|(?P<name>[A-Za-z_]\w*)|"
+    r"(?P<sign><<=|>>=|\*\*|<<|>>|&&|\|\||\+\+|--|[<>=!*/%+\-&|^]=|[-+*/%<>&|^!~?:,()=\[\]]))|\s*$"
+)
+LEVELS = ("||", "&&", "|", "^", "&", "== !=", "< > <= >=", "<< >>", "+ -", "* / %", "**")
+LEVEL = {sign: level for level, signs in enumerate(LEVELS) for sign in signs.split()}
+BINARY: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "&": operator.and_, "|": operator.or_, "^": operator.xor,
+    "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+    "/": lambda x, y: _divided(x, y), "%": lambda x, y: x - y * _divided(x, y), "<<": lambda x, y: x << (y & 63),
+    ">>": lambda x, y: x >> (y & 63), "**": lambda x, y: pow(x, y, 2 * LARGEST),
+    "||": lambda x, y: bool(x or y), "&&": lambda x, y: bool(x and y),
+}  # fmt: skip
+UNARY: dict[str, Callable[[int], int]] = {"!": lambda x: not x, "~": lambda x: ~x, "-": lambda x: -x, "+": lambda x: x}
+ASSIGNING = ("=", *(f"{sign}=" for sign in ("+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^")))
 
 
 class Variables(Protocol):
-    """What arithmetic needs of a shell."""
+    """What arithmetic needs of a shell; `name` may be `X[2]`, its subscript calculated."""
 
-    def text(self, word: Node) -> str: ...
     def number(self, name: str) -> str | None: ...
     def assign(self, name: str, value: str | None) -> None: ...  # null: it can't be known
 
 
-def value(node: Node, variables: Variables) -> int | None:
+def value(text: str, variables: Variables | None = None, depth: int = 0) -> int | None:
     """The value of an expression; None where it can't be known, or where bash would stop with an error."""
-    kind = node.get("Type")
-    if kind == "Word":
-        return _word(variables.text(node), variables, 0)
-    if kind == "ParenArithm":
-        return value(node["X"], variables)
-    if kind == "UnaryArithm":
-        return _unary(node, variables)
-    if kind == "BinaryArithm":
-        return _binary(node, variables)
-    return None
-
-
-def calculated(text: str) -> int | None:
-    """The value of an expression of numbers."""
-    return _expression(text, _NoVariables())
-
-
-class _NoVariables:
-    """Of a text that has numbers alone."""
-
-    def text(self, word: Node) -> str:
-        return "".join(part.get("Value", "") for part in word["Parts"])
-
-    def number(self, name: str) -> str | None:
-        return None
-
-    def assign(self, name: str, value: str | None) -> None:
-        """Nothing is kept."""
-
-
-def _word(text: str, variables: Variables, depth: int) -> int | None:
-    """A number, or a variable's value, which is an expression in its turn."""
-    text = text.strip()
-    if not text:
-        return 0
-    if re.fullmatch(r"[+-]?\d+", text):
-        sign, digits = (-1, text[1:]) if text[0] == "-" else (1, text.lstrip("+"))
-        octal = len(digits) > 1 and digits[0] == "0"
-        if octal and set(digits) - set("01234567"):
-            return None
-        return _wrapped(sign * int(digits, 8 if octal else 10))
-    if re.fullmatch(r"0[xX][0-9a-fA-F]+", text):
-        return _wrapped(int(text, 16))
-    if match := re.fullmatch(r"(\d{1,2})#([0-9a-z]+)", text):
-        try:
-            return _wrapped(int(match[2], int(match[1])))
-        except ValueError:
-            return None
-    if NAME.fullmatch(text) and depth < DEEPEST:
-        stored = variables.number(text)
-        return None if stored is None else _word(stored, variables, depth + 1)
-    return _expression(text, variables) if known(text) and depth < DEEPEST and set(text) & set("+-*/%(") else None
-
-
-def _expression(text: str, variables: Variables) -> int | None:
-    """`X="8 * 2"; $((X))`: an expression in a variable."""
     try:
-        (statement,) = parse(f"(({text}))", "an expression")
-        return value(statement["Cmd"]["X"], variables)
-    except (UserError, ValueError, KeyError, RecursionError):
+        expression = _Expression(text, variables, depth)
+        number = expression.comma() if len(expression.tokens) > 1 else 0
+        return number if len(expression.tokens) == 1 else None
+    except (ValueError, ZeroDivisionError, RecursionError):
         return None
 
 
-def divided(x: int, y: int, sign: str) -> int:
-    """C's division and remainder: towards zero. Raises ZeroDivisionError."""
-    quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
-    return quotient if sign == "/" else x - quotient * y
+def _divided(x: int, y: int) -> int:
+    """C's division: towards zero."""
+    return abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
 
 
-def _wrapped(number: int) -> int:
-    return (number + LARGEST) % (2 * LARGEST) - LARGEST
+class _Expression:
+    """Calculated while it is read; `live` is false in a part that `&&`, `||` or `?:` passes over."""
 
+    def __init__(self, text: str, variables: Variables | None, depth: int) -> None:
+        self.variables, self.depth, self.live = variables, depth, True
+        matches = list(TOKEN.finditer(text))
+        if len(text) > LONGEST or depth > DEEPEST or sum(len(match[0]) for match in matches) != len(text):
+            raise ValueError("too long, or no expression")
+        tokens = [(match.lastgroup or "", match[match.lastgroup or 0]) for match in matches if match.lastgroup]
+        self.tokens = [("end", ""), *reversed(tokens)]
 
-def _unary(node: Node, variables: Variables) -> int | None:
-    sign, inner = node["Op"], value(node["X"], variables)
-    if sign in ("++", "--"):
-        after = None if inner is None else inner + (1 if sign == "++" else -1)
-        variables.assign(variables.text(node["X"]), None if after is None else str(after))
-        return inner if node.get("Post") else after
-    if inner is None:
-        return None
-    return {"!": int(not inner), "~": ~inner, "-": -inner, "+": inner}.get(sign)
+    def take(self, *signs: str) -> str:
+        """The next sign, if it is one of these."""
+        return self.tokens.pop()[1] if self.tokens[-1][1] in signs and self.tokens[-1][0] == "sign" else ""
 
+    def within(self, number: int | None, end: str) -> int | None:
+        if not self.take(end):
+            raise ValueError(f"no {end}")
+        return number
 
-def _binary(node: Node, variables: Variables) -> int | None:
-    sign, left = node["Op"], node["X"]
-    if sign == "?":
-        chosen = value(left, variables)
-        return None if chosen is None else value(node["Y"]["X" if chosen else "Y"], variables)
-    if sign in ("&&", "||"):
-        first = value(left, variables)
-        if first is None or bool(first) == (sign == "||"):
-            return first if first is None else int(bool(first))
-        second = value(node["Y"], variables)
-        return None if second is None else int(bool(second))
-    assigns = sign.endswith("=") and sign not in ("==", "!=", "<=", ">=")
-    right = value(node["Y"], variables)
-    if sign == "=":
-        result = right
-    else:
-        result = _applied(sign[:-1] if assigns else sign, value(left, variables), right)
-    if assigns:
-        variables.assign(variables.text(left), None if result is None else str(result))
-    return result
+    def comma(self) -> int | None:
+        number = self.choice()
+        while self.take(","):
+            number = self.choice()
+        return number
 
+    def choice(self) -> int | None:
+        chosen = self.binary(0)
+        if not self.take("?"):
+            return chosen
+        yes = self.within(self.passed(not chosen, self.comma), ":")
+        no = self.passed(chosen != 0, self.choice)
+        return None if chosen is None else yes if chosen else no
 
-def _applied(sign: str, x: int | None, y: int | None) -> int | None:
-    if x is None or y is None:
-        return None
-    try:
-        if sign in ("/", "%"):
-            return divided(x, y, sign)
-        if sign == "**":
-            return _wrapped(x**y) if 0 <= y < 64 else None
-        return _wrapped(int(BINARY[sign](x, y)))
-    except (ZeroDivisionError, ValueError, KeyError):
-        return None
+    def passed(self, over: bool, read: Callable[[], int | None]) -> int | None:
+        before, self.live = self.live, self.live and not over
+        number = read()
+        self.live = before
+        return number
+
+    def binary(self, least: int) -> int | None:
+        x = self.unary()
+        while LEVEL.get(self.tokens[-1][1], -1) >= least:
+            sign = self.tokens.pop()[1]
+            decided = sign in ("&&", "||") and x is not None and bool(x) == (sign == "||")
+            level = LEVEL[sign] + (sign != "**")
+            y = self.passed(decided, lambda level=level: self.binary(level))  # type: ignore[misc]
+            x = int(sign == "||") if decided else self.applied(sign, x, y)
+        return x
+
+    def applied(self, sign: str, x: int | None, y: int | None) -> int | None:
+        if x is None or y is None or not self.live:
+            return None
+        return (int(BINARY[sign](x, y)) + LARGEST) % (2 * LARGEST) - LARGEST
+
+    def unary(self) -> int | None:
+        if sign := self.take(*UNARY):
+            x = self.unary()
+            return None if x is None else int(UNARY[sign](x))
+        step = self.take("++", "--")
+        if self.take("("):
+            return self.within(self.comma(), ")")
+        kind, text = self.tokens.pop() if len(self.tokens) > 1 else ("", "")
+        if kind == "number":
+            base, sign, digits = text.rpartition("#")
+            return int(digits, int(base or (8 if re.match("0[0-9]", text) else 0)))
+        if kind == "mark":
+            return None
+        if kind != "name":
+            raise ValueError("no number")
+        return self.variable(text, step)
+
+    def variable(self, name: str, step: str) -> int | None:
+        """A variable's value, which is an expression in its turn, and what is assigned to it."""
+        if self.take("["):
+            name = f"{name}[{self.within(self.comma(), ']')}]"
+        stored = self.variables.number(name) if self.variables else None
+        before = None if stored is None else value(stored, self.variables, self.depth + 1)
+        number, after = before, self.applied(step[0], before, 1) if step else None
+        if step:
+            number = after
+        elif step := self.take("++", "--"):
+            after = self.applied(step[0], before, 1)
+        elif step := self.take(*ASSIGNING):
+            after = self.choice()
+            number = after = after if step == "=" else self.applied(step[:-1], before, after)
+        if step and self.variables and self.live:
+            self.variables.assign(name, None if after is None else str(after))
+        return number

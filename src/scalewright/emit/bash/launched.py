@@ -9,31 +9,35 @@ Devices are counted by the innermost launcher that states them, then by the oute
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from scalewright.emit.bash.result import Command
 from scalewright.emit.bash.script import Script
-from scalewright.emit.bash.shell import Command
 from scalewright.emit.bash.unknown import Mark, known
+from scalewright.emit.command_lines import count_of
+from scalewright.emit.tables import keys_for
 
 PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*")
 AGENTS = ("torch.distributed.run", "torch.distributed.launch", "torchrun")
 # Options of launchers that take no value: all others take one.
 ALONE = {
-    "torchrun": {"--standalone", "--no-python", "-m", "--module", "--run-path", "--use-env"},
-    "accelerate": {
-        "--multi-gpu", "--cpu", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--use-parallelism-config", "-m",
-        "--module", "--no-python", "--same-network", "--debug", "-q", "--quiet", "--tpu", "--use-xpu",
-        "--enable-cpu-affinity",
-    },
-    "deepspeed": {
-        "--module", "--no-python", "--no-local-rank", "--no-ssh", "--no-ssh-check", "--force-multi", "--save-pid",
-        "--elastic-training", "--bind-cores-to-rank", "-m",
-    },
-    "python": {"-u", "-O", "-OO", "-B", "-s", "-S", "-E", "-I", "-v", "-q", "-d", "-i", "-b", "-bb"},
-}  # fmt: skip
+    name: keys_for(f"{name}, options alone")
+    for name in ("torchrun", "accelerate", "deepspeed", "composer", "colossalai", "python")
+}
+LAUNCHERS, SECOND = ALONE.keys() - {"python"}, {"accelerate": "launch", "colossalai": "run"}
 # Programs of a trainer's own, and the words that belong to their names.
 TRAINERS = {"megatron": 1, "llamafactory-cli": 1, "axolotl": 1, "swift": 1, "litgpt": 1, "tune": 2, "nemo": 2}
+
+
+# Options of srun, mpirun and their kin, by Slurm's long names.
+OUTER = {
+    "-N": "nodes", "-n": "ntasks", "-np": "ntasks", "-c": "cpus-per-task", "-ppn": "ntasks-per-node",
+    "-a": "tasks-per-rs", "-hostfile": "hostfile", "-machinefile": "hostfile", "--machinefile": "hostfile",
+    "-f": "hostfile", "--ppn": "ntasks-per-node", "--tasks-per-node": "ntasks-per-node",
+}  # fmt: skip
+NODES, EACH = ("nnodes", "num-machines", "num-nodes"), ("nproc-per-node", "num-gpus", "nproc", "n")
+HOST = re.compile(r"(?m)^[ \t]*([^\s#:]+)(?:[ \t]+(?:\S+[ \t]+)*?slots[ \t]*=[ \t]*(\d{1,6})|:(\d{1,6}))?.*$")
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Launched:
     config_file: str | None  # of accelerate launch
     command: Command
     unknown: list[Mark]  # parts of the words that the script doesn't tell
+    one_node: str = ""  # the text of a number of nodes that it doesn't tell, where one is counted
 
 
 def launched(script: Script) -> list[Launched]:
@@ -55,46 +60,41 @@ def launched(script: Script) -> list[Launched]:
 
 def _taken_apart(command: Command, script: Script) -> Launched | None:
     words, stated = list(command.words), list[Mapping[str, str]]()
-    config_file = None
     for index, word in enumerate(words):
         name = word.rsplit("/", 1)[-1]
-        if name in TRAINERS:
-            program = " ".join(words[index : index + 1 + TRAINERS[name]])
-            return _launched(program, words[index + 1 + TRAINERS[name] :], stated, None, command, script)
-        if not (PYTHON.fullmatch(word) or name in ("torchrun", "accelerate", "deepspeed")):
-            continue
-        stated.append(_outer(words[:index]))
         rest = words[index + 1 :]
-        if PYTHON.fullmatch(word):
-            _, rest, module = options(rest, ALONE["python"], values=("-X", "-W"))
+        if name in TRAINERS:
+            program, rest = " ".join(words[index : index + 1 + TRAINERS[name]]), rest[TRAINERS[name] :]
+            if "--" in rest:  # axolotl's, for torchrun or accelerate
+                stated.append(options(rest[rest.index("--") + 1 :], ALONE["torchrun"])[0])
+                rest = rest[: rest.index("--")]
+        elif PYTHON.fullmatch(word) or name in LAUNCHERS:
+            stated.append(_outer(words[:index]))
+            if PYTHON.fullmatch(word):
+                _, rest, module = options(rest, ALONE["python"], values=("-X", "-W"))
+                name = rest[0] if rest and module else "python"
+                if name in ("accelerate.commands.launch", "deepspeed.launcher.runner", *AGENTS):
+                    name, rest = "torchrun" if name in AGENTS else name.split(".")[0], rest[1:]
+            if name in SECOND:
+                rest = rest[1:] if rest[:1] == [SECOND[name]] else rest
+            if name in LAUNCHERS:
+                named, rest, _ = options(rest, ALONE[name])
+                stated.append(named)
             if not rest:
                 return None
-            name = rest[0] if module else "python"
-            if name in ("accelerate.commands.launch", "deepspeed.launcher.runner", *AGENTS):
-                name, rest = name.split(".")[0], rest[1:]
-                name = "torchrun" if name == "torch" else name
-        if name == "accelerate":
-            rest = rest[1:] if rest[:1] == ["launch"] else rest
-        if name in ("torchrun", "accelerate", "deepspeed"):
-            found, rest, _ = options(rest, ALONE[name])
-            stated.append(found)
-            config_file = found.get("config-file")
-        if not rest:
-            return None
-        return _launched(rest[0], rest[1:], stated, config_file, command, script)
+            program, rest = rest[0], rest[1:]
+        else:
+            continue
+        config, unknown = (stated or [{}])[-1].get("config-file"), script.unknown([program, *rest])
+        nodes = [option[name] for option in stated for name in NODES if not known(option.get(name, ""))]
+        outer = _first([*stated, script.header], ("nodes",))
+        one_node = script.shown(nodes[:1])[0] if nodes and outer is None else ""
+        return Launched(program, rest, _devices(stated, command, script), config, command, unknown, one_node)
     return None
 
 
-def _launched(
-    program: str, words: list[str], stated: Sequence[Mapping[str, str]], config: str | None, command: Command,
-    script: Script,
-) -> Launched:  # fmt: skip
-    devices = _devices(stated, command, script)
-    return Launched(program, words, devices, config, command, script.unknown([program, *words]))
-
-
 def options(
-    words: Sequence[str], alone: set[str], values: Sequence[str] = ()
+    words: Sequence[str], alone: Collection[str], values: Sequence[str] = ()
 ) -> tuple[dict[str, str], list[str], bool]:
     """Options before the first other word, by names without dashes; the rest; whether that is a module.
 
@@ -121,61 +121,76 @@ def options(
 
 def _outer(words: Sequence[str]) -> dict[str, str]:
     """What srun, mpirun and their kin state, wherever it stands."""
-    short = {"-N": "nodes", "-n": "ntasks", "-np": "ntasks", "-c": "cpus-per-task", "-ppn": "ntasks-per-node"}
     named: dict[str, str] = {}
-    for index, word in enumerate(words):
-        following = words[index + 1] if index + 1 < len(words) else ""
-        if word in short:
-            named[short[word]] = following
-        elif match := re.fullmatch(r"-([Nn])(\d+)", word):
-            named[short[f"-{match[1]}"]] = match[2]
-        elif word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            named[name.replace("_", "-")] = value if equals else following
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        match = re.fullmatch(r"(-[Nn])(\d+)|(-[^=]*)(?:=(.*))?", word, re.DOTALL)
+        if match and match[1]:
+            named[OUTER[match[1]]] = match[2]
+        elif match and (match[3] in OUTER or word.startswith("--")):
+            name = OUTER.get(match[3], match[3].lstrip("-").replace("_", "-"))
+            named[name] = following if match[4] is None else match[4]
+    if "jsrun" in words and (each := _first([named], ("tasks-per-rs",))):  # -n counts sets of resources
+        named["ntasks"] = str(each * (_first([named], ("ntasks", "nrs")) or 1))
     return named
+
+
+def _hosts(stated: Sequence[Mapping[str, str]], script: Script) -> dict[str, int]:
+    """Devices by host, of a host file (its `slots`) and of DeepSpeed's `--include a:0,1@b` and `--exclude`."""
+    stated_ = {name: value for options_ in stated for name, value in options_.items()}
+    hosts: dict[str, int] = {}
+    if name := stated_.get("hostfile") or stated_.get("H"):
+        text = script.file(name)
+        if text is None:
+            shown = script.shown([name])[0]
+            script.result.notes.append(f"{shown} isn't beside the script: how many devices it lists isn't known")
+        hosts = {host: int(slots or more or 1) for host, slots, more in HOST.findall(text or "")}
+    for option, sign in (("include", 1), ("exclude", -1)):
+        chosen = {}
+        for part in (stated_.get(option) or "").split("@") if known(stated_.get(option) or "") else ():
+            host, _, places = part.partition(":")
+            if host:
+                chosen[host] = len(set(places.split(","))) if places else hosts.get(host, 0)
+        if chosen:
+            hosts = chosen if sign > 0 else {host: count - chosen.get(host, 0) for host, count in hosts.items()}
+    return {host: count for host, count in hosts.items() if count > 0}
 
 
 def _devices(stated: Sequence[Mapping[str, str]], command: Command, script: Script) -> int | None:
     header = script.header
-    nodes = _first(stated, ("nnodes", "num-machines", "num-nodes"), last=True)
-    each = _first(stated, ("nproc-per-node", "num-gpus"), last=True)
-    total = _first(stated, ("num-processes",), last=True)
+    total = _first(stated[::-1], ("num-processes",))
+    nodes, each = _first(stated[::-1], NODES), _first(stated[::-1], EACH)
+    unknown = [option[name] for option in stated for name in (*EACH, "num-processes") if name in option]
+    if total is None and each is None and not known(*unknown):
+        script.result.notes.append(f"how many GPUs it runs on: {script.shown(unknown)[0]} isn't known (give --devices)")
+        return None
+    if not stated:  # a trainer's own program, which starts torchrun by these
+        nodes = nodes or count_of(command.environ.get("NNODES"))
+    gpus, header_nodes = _first([*stated, header], ("gpus-per-node",)), count_of(header.get("nodes"))
     if total is not None:
         return total
+    tasks = _first(stated, ("ntasks",))
+    if (hosts := _hosts(stated, script)) and tasks is None:
+        return sum(each or count for count in list(hosts.values())[:nodes])
     if each is None and any(option.get("nproc-per-node") in ("gpu", "auto") for option in stated):
-        each = _number(header.get("gpus-per-node"))
-    if each is None and (visible := command.environ.get("CUDA_VISIBLE_DEVICES", "")) and known(visible):
-        each = (
-            len(visible.split(","))
-            if any("torchrun" in word or "deepspeed" in word for word in command.words)
-            else None
-        )
-    if each is None:
-        each = _number(command.environ.get("NPROC_PER_NODE"))
-    outer = [_first(stated, ("nodes",)), _number(header.get("nodes"))]
-    outer_nodes = next((count for count in outer if count is not None), None)
+        each = gpus
+    visible = command.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if each is None and visible and known(visible) and re.search("torchrun|deepspeed", " ".join(command.words)):
+        each = len(visible.split(","))
+    each = count_of(command.environ.get("NPROC_PER_NODE")) if each is None else each
+    outer_nodes = _first(stated, ("nodes",)) or header_nodes
     if each is not None:
         return each * (nodes or outer_nodes or 1)
-    tasks = _first(stated, ("ntasks",)) or _number(header.get("ntasks"))
+    tasks = tasks or count_of(header.get("ntasks"))
     if tasks is not None and tasks > 1:
         return tasks
-    per_node = _first(stated, ("ntasks-per-node",)) or _number(header.get("ntasks-per-node"))
+    per_node = _first(stated, ("ntasks-per-node",)) or count_of(header.get("ntasks-per-node"))
     if per_node is not None and (outer_nodes or per_node > 1):
-        gpus = _number(header.get("gpus-per-node"))
         return (gpus if per_node == 1 and gpus else per_node) * (outer_nodes or 1)
-    gpus = _number(header.get("gpus-per-node"))
+    if gpus is None and nodes and nodes > 1:
+        script.result.notes.append(f"how many GPUs each of its {nodes} nodes has (give --devices)")
     return gpus * (outer_nodes or 1) if gpus is not None else None
 
 
-def _first(stated: Sequence[Mapping[str, str]], names: Sequence[str], last: bool = False) -> int | None:
-    for options_ in reversed(stated) if last else stated:
-        for name in names:
-            if (count := _number(options_.get(name))) is not None:
-                return count
-    return None
-
-
-def _number(value: str | None) -> int | None:
-    """A count; of a range `2:4`, as many as there may be."""
-    text = (value or "").rpartition(":")[2]
-    return int(text) if text.isdecimal() and 0 < int(text) < 10**7 else None
+def _first(stated: Sequence[Mapping[str, str]], names: Sequence[str]) -> int | None:
+    numbers = (count_of(options_.get(name)) for options_ in stated for name in names)
+    return next((number for number in numbers if number is not None), None)

@@ -6,28 +6,36 @@ echo "$GPUS" | tr ',' '\\n' | wc -l        basename "$MODEL" .json        expr $
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import groupby
 from pathlib import PurePosixPath
 
+from scalewright.emit.bash import arithmetic
+from scalewright.emit.bash.unknown import known
+
 ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "e": "\x1b"}
+LONGEST = 200_000  # characters
 
 
 def output(words: Sequence[str], text: str) -> str | None:
     """What a command prints, given its input; None where that isn't known here."""
     program = PROGRAMS.get(words[0])
     try:
-        return None if program is None else program(list(words[1:]), text)
-    except (ValueError, IndexError, ZeroDivisionError):
+        printed = None if program is None else program(list(words[1:]), text)
+    except (ValueError, IndexError, OverflowError, KeyError):
         return None
+    return printed if printed is not None and len(printed) <= LONGEST else None
 
 
 def unescaped(text: str) -> str:
     """Backslash escapes, as in $'...'."""
-    text = re.sub(r"\\x([0-9a-fA-F]{1,2})", lambda match: chr(int(match[1], 16)), text)
-    text = re.sub(r"\\0?([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-    return re.sub(r"\\(.)", lambda match: ESCAPES.get(match[1], match[0]) if match[1] not in "'\"?" else match[1], text)
+
+    def character(match: re.Match[str]) -> str:
+        code = int(match[1], 16) if match[1] else int(match[2], 8) if match[2] else 0
+        return chr(code) if code else ESCAPES.get(match[3], match[3] if match[3] in "'\"?" else match[0])
+
+    return re.sub(r"\\(?:x([0-9a-fA-F]{1,2})|0?([0-7]{3})|(.))", character, text)
 
 
 def _echo(words: list[str], text: str) -> str:
@@ -40,57 +48,48 @@ def _echo(words: list[str], text: str) -> str:
 
 
 def _printf(words: list[str], text: str) -> str | None:
-    form, values = unescaped(words[0]), words[1:]
-    fields = re.findall(r"%[-+ 0#]*\d*(?:\.\d+)?([sdiufg%])", form)
+    words = words[1:] if words[0] == "--" else words
+    form, values, printed = unescaped(words[0]), words[1:], ""
+    fields = re.findall(r"%[-+ 0#]*\d{0,3}(?:\.\d{1,2})?([sdiufg%])", form)
     if form.count("%") != len(fields) + fields.count("%"):
         return None
     taking = [field for field in fields if field != "%"]
-    printed = ""
-    while True:
+    while len(printed) <= LONGEST:
         row, values = values[: len(taking)], values[len(taking) :]
         row += [""] * (len(taking) - len(row))
-        row_values = [
+        if not known(*(value for field, value in zip(taking, row, strict=True) if field != "s")):
+            return None
+        printed += form % tuple(
             value if field == "s" else float(value or 0) if field in "fg" else int(value or 0)
             for field, value in zip(taking, row, strict=True)
-        ]
-        printed += form % tuple(row_values)
+        )
         if not values or not taking:
             return printed
+    return None
 
 
 def _expr(words: list[str], text: str) -> str | None:
-    from scalewright.emit.bash.arithmetic import divided
-
-    if len(words) == 1:
-        return f"{words[0]}\n"
-    if len(words) != 3:
-        return None
-    x, sign, y = int(words[0]), words[1], int(words[2])
-    if sign in ("/", "%"):
-        return f"{divided(x, y, sign)}\n"
-    return {"+": f"{x + y}\n", "-": f"{x - y}\n", "*": f"{x * y}\n"}.get(sign)
+    number = arithmetic.value(" ".join(words)) if len(words) == 3 and words[1] in "+-*/%" else None
+    return f"{words[0]}\n" if len(words) == 1 else None if number is None else f"{number}\n"
 
 
 def _bc(words: list[str], text: str) -> str | None:
     """Whole numbers alone; `scale` and `-l` give decimals."""
-    from scalewright.emit.bash.arithmetic import calculated
-
-    if words or not re.fullmatch(r"[\d\s+*/%()-]+", text):
-        return None
-    number = calculated(text.strip())
+    plain = not words and re.fullmatch(r"[\d\s+*/%()-]{1,200}", text)
+    number = arithmetic.value(re.sub(r"\b0+(?=\d)", "", text)) if plain else None
     return None if number is None else f"{number}\n"
 
 
-def _seq(words: list[str], text: str) -> str:
+def _seq(words: list[str], text: str) -> str | None:
     numbers = [int(word) for word in words]
     first, step, last = {1: (1, 1, numbers[0]), 2: (numbers[0], 1, numbers[-1]), 3: tuple(numbers)}[len(numbers)]
-    return "".join(f"{n}\n" for n in range(first, last + (1 if step > 0 else -1), step)[:10_000])
+    places = range(first, last + (1 if step > 0 else -1), step)
+    return _lines(map(str, places)) if len(places) <= 10_000 else None
 
 
 def _basename(words: list[str], text: str) -> str:
     name = PurePosixPath(words[0]).name
-    suffix = words[1] if len(words) > 1 else ""
-    return f"{name.removesuffix(suffix) or name}\n"
+    return f"{name.removesuffix(''.join(words[1:2])) or name}\n"
 
 
 def _dirname(words: list[str], text: str) -> str:
@@ -100,7 +99,7 @@ def _dirname(words: list[str], text: str) -> str:
 
 def _wc(words: list[str], text: str) -> str | None:
     counts = {"-l": text.count("\n"), "-w": len(text.split()), "-c": len(text.encode())}
-    return f"{counts[words[0]]}\n" if len(words) == 1 and words[0] in counts else None
+    return f"{counts[words[0]]}\n" if len(words) == 1 else None
 
 
 def _tr(words: list[str], text: str) -> str | None:
@@ -119,75 +118,57 @@ def _tr(words: list[str], text: str) -> str | None:
 def _set(word: str) -> str:
     """A set of characters, `a-z` and escapes put in."""
     word = word.replace("[:upper:]", "A-Z").replace("[:lower:]", "a-z").replace("[:space:]", " \\t\\n")
-    word = unescaped(word)
-    return re.sub(r"(.)-(.)", lambda match: "".join(map(chr, range(ord(match[1]), ord(match[2]) + 1))), word)
+    if "[:" in word or not word.isascii():
+        raise ValueError("a class of characters")
+    return re.sub(r"(.)-(.)", lambda match: "".join(map(chr, range(ord(match[1]), ord(match[2]) + 1))), unescaped(word))
+
+
+def _joined(words: list[str]) -> str:
+    """`-d , -f 1` as `-d, -f1`, with nulls between."""
+    return re.sub(r"(^|\0)(-[dfnF])\0", r"\1\2", "\0".join(words))
 
 
 def _cut(words: list[str], text: str) -> str | None:
-    joined = re.fullmatch(r"-d(.)\0-f(\d+)|-f(\d+)\0-d(.)", "\0".join(_joined(words)))
+    joined = re.fullmatch(r"-d(.)\0-f(\d+)|-f(\d+)\0-d(.)", _joined(words))
     if joined is None:
         return None
     sign, number = joined[1] or joined[4], int(joined[2] or joined[3])
     rows = [row.split(sign) for row in text.splitlines()]
-    return "".join(f"{row[0] if len(row) == 1 else row[number - 1] if number <= len(row) else ''}\n" for row in rows)
-
-
-def _joined(words: list[str]) -> list[str]:
-    """`-d , -f 1` as `-d, -f1`."""
-    joined: list[str] = []
-    for word in words:
-        if joined and joined[-1] in ("-d", "-f", "-n"):
-            joined[-1] += word
-        else:
-            joined.append(word)
-    return joined
+    return _lines(row[0] if len(row) == 1 else "".join(row[number - 1 : number]) for row in rows)
 
 
 def _awk(words: list[str], text: str) -> str | None:
     """A field, or the number of fields: `awk -F, '{print NF}'`."""
-    match = re.fullmatch(r"(?:-F(.)\0)?\{ ?print (NF|\$NF|\$\d+);? ?\}", "\0".join(_awk_words(words)))
+    match = re.fullmatch(r"(?:-F(.)\0)?\{ ?print (NF|\$NF|\$\d+);? ?\}", _joined(words))
     if match is None:
         return None
-    printed = ""
-    for line in text.splitlines():
-        row = line.split(match[1]) if line else []
-        number = len(row) if match[2] == "$NF" else int(match[2][1:]) if match[2] != "NF" else None
-        field = str(len(row)) if number is None else line if number == 0 else "".join(row[number - 1 : number])
-        printed += f"{field}\n"
-    return printed
-
-
-def _awk_words(words: list[str]) -> list[str]:
-    return [f"-F{words[1]}", *words[2:]] if words[0] == "-F" else words
+    rows = [[line, *(line.split(match[1]) if line else [])] for line in text.splitlines()]
+    if match[2] == "NF":
+        return _lines(str(len(row) - 1) for row in rows)
+    return _lines("".join(row[-1:] if match[2] == "$NF" else row[int(match[2][1:]) :][:1]) for row in rows)
 
 
 def _ends(words: list[str], text: str, last: bool) -> str | None:
-    options = _joined(words) or ["-n10"]
-    match = re.fullmatch(r"-n?(\d+)", options[0])
-    if match is None or len(options) > 1:
-        return None
-    lines = text.splitlines(keepends=True)
-    return "".join(lines[-int(match[1]) :] if last and int(match[1]) else lines[: int(match[1])])
+    match = re.fullmatch(r"-n?(\d+)", _joined(words) or "-n10")
+    lines, count = text.splitlines(keepends=True), int(match[1]) if match else 0
+    return None if match is None else "".join(lines[max(len(lines) - count, 0) :] if last else lines[:count])
 
 
 def _sort(words: list[str], text: str) -> str | None:
-    lines = text.splitlines()
     if words not in ([], ["-u"], ["-r"], ["-n"]):
         return None
-    ordered = sorted(lines, key=int if words == ["-n"] else None, reverse=words == ["-r"])
-    return "".join(f"{line}\n" for line in (dict.fromkeys(ordered) if words == ["-u"] else ordered))
+    ordered = sorted(text.splitlines(), key=int if words == ["-n"] else None, reverse=words == ["-r"])
+    return _lines(dict.fromkeys(ordered) if words == ["-u"] else ordered)
 
 
-def _uniq(words: list[str], text: str) -> str | None:
-    lines = text.splitlines()
-    kept = lines[:1] + [after for before, after in pairwise(lines) if after != before]
-    return None if words else "".join(f"{line}\n" for line in kept)
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 PROGRAMS: dict[str, Callable[[list[str], str], str | None]] = {
     "echo": _echo, "printf": _printf, "expr": _expr, "bc": _bc, "seq": _seq, "basename": _basename, "awk": _awk,
-    "dirname": _dirname, "wc": _wc, "tr": _tr, "cut": _cut, "sort": _sort, "uniq": _uniq,
+    "dirname": _dirname, "wc": _wc, "tr": _tr, "cut": _cut, "sort": _sort,
+    "uniq": lambda words, text: None if words else _lines(line for line, _ in groupby(text.splitlines())),
     "cat": lambda words, text: None if words else text,
     "head": partial(_ends, last=False), "tail": partial(_ends, last=True),
-    "xargs": lambda words, text: None if words else _echo(text.split(), ""),
 }  # fmt: skip

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from scalewright.emit.bash.header import environ_of, header
-from scalewright.emit.bash.shell import Command, Result
+from scalewright.emit.bash.result import Command, Result
 from scalewright.emit.bash.state import State
 from scalewright.emit.bash.statements import Interpreter
 from scalewright.emit.bash.tree import parse
-from scalewright.emit.bash.unknown import Mark
+from scalewright.emit.bash.unknown import Mark, cleaned
 from scalewright.spec.errors import UserError
 
 
@@ -24,11 +25,18 @@ class Script:
     commands: list[Command]
     result: Result
     state: State
+    file: Callable[[str], str | None]  # the text of a file beside the script, or of one that it wrote
     header: dict[str, str] = field(default_factory=dict)
 
     def unknown(self, words: list[str]) -> list[Mark]:
         """The parts of these words that the script doesn't tell."""
         return self.result.marks.of(words)
+
+    def written(self, name: str) -> str | None:
+        """The text of a file that the script wrote, by its name as `shown`; None for two of the same."""
+        path = self.state.path(name)
+        texts = [text for key, text in self.state.files.items() if self.result.marks.shown(key) == path]
+        return texts[0] if len(texts) == 1 else None
 
     def shown(self, words: list[str]) -> list[str]:
         """Words with the script's own text where a part isn't known."""
@@ -37,6 +45,7 @@ class Script:
 
 def read_script(text: str, where: str = "script.sh", folder: Path | None = None) -> Script:
     """Follows a script; `folder`: where files that it sources lie. Raises UserError where bash would refuse it."""
+    text = cleaned(text)
     stated = header(text)
     variables = environ_of(stated)
     state = State(where, dict(variables), set(variables))
@@ -47,5 +56,5 @@ def read_script(text: str, where: str = "script.sh", folder: Path | None = None)
         shell.follow(lambda: shell.run(statements))
     except RecursionError:
         raise UserError("its statements lie too deep in each other", where, "give the command line itself") from None
-    result.assumed = list(dict.fromkeys([*result.assumed, *shell.words.assumed]))
-    return Script(result.commands, result, shell.state, stated)
+    result.assumed = list(dict.fromkeys(result.assumed))
+    return Script(result.commands, result, shell.state, shell.file, stated)

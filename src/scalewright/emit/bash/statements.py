@@ -5,17 +5,19 @@ if [ $SIZE = 70b ]; then TP=8; else TP=1; fi        TP is 8 or 1 by SIZE; else i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 
-from scalewright.emit.bash import arithmetic
 from scalewright.emit.bash.builtins import WithBuiltins
-from scalewright.emit.bash.conditions import holds_in_brackets, negated
-from scalewright.emit.bash.merge import merged
+from scalewright.emit.bash.conditions import both, either, holds_in_brackets, negated
 from scalewright.emit.bash.patterns import matches
-from scalewright.emit.bash.shell import Ended, Left
+from scalewright.emit.bash.shell import Left
+from scalewright.emit.bash.state import merged
 from scalewright.emit.bash.tree import Node, line_of, source
-from scalewright.emit.bash.unknown import known
+from scalewright.emit.bash.unknown import Ended, known
+
+TESTS = ("[", "test", "true", "false", ":")
 
 
 class Interpreter(WithBuiltins):
@@ -24,15 +26,18 @@ class Interpreter(WithBuiltins):
     def compound(self, command: Node) -> bool | None:
         return KINDS[command["Type"]](self, command)
 
-    def condition(self, statements: Sequence[Node]) -> tuple[bool | None, list[str]]:
-        """The status of a condition, and the variables that it took as not set."""
-        before, self.asking = self.asking, True
+    def condition(self, follow: Callable[[], bool | None], test: bool = True) -> tuple[bool | None, int]:
+        """The status of a condition, and how many variables had been taken as not set before it.
+
+        `test`: not of the left of a list alone, which may fail under `set -e`, too.
+        """
+        before, assumed = (self.asking, self.excused), len(self.result.assumed)
+        self.asking, self.excused = self.asking or test, True
         try:
-            with self.words.nothing_outside() as assumed:
-                status = self.run(statements)
-            return status, assumed
+            with self.words.nothing_outside() if test else nullcontext():
+                return follow(), assumed
         finally:
-            self.asking = before
+            self.asking, self.excused = before
 
     def either(self, branches: Sequence[Callable[[], object]], condition: str, line: int) -> None:
         """Follows each branch from here; what differs after them can't be known."""
@@ -40,6 +45,7 @@ class Interpreter(WithBuiltins):
         ended: Exception | None = None
         self.when = (*when, condition)
         for branch in branches:
+            self.count(len(start.variables) // 50)
             self.state = self.words.state = start.copy()
             try:
                 branch()
@@ -50,24 +56,23 @@ class Interpreter(WithBuiltins):
         self.state = self.words.state = merged(states, self.result.marks, condition, line) if states else start
         if not states and ended is not None:
             raise ended
+        self.result.ended = ""
 
     def if_(self, node: Node) -> bool | None:
-        if "Cond" not in node or not node["Cond"]:
+        if not node.get("Cond"):
             return self.run(node["Then"])
-        status, assumed = self.condition(node["Cond"])
+        status, assumed = self.condition(lambda: self.run(node["Cond"]))
         text = "; ".join(source(self.words.source, each) for each in node["Cond"])
-        otherwise: Callable[[], object] = (lambda: self.if_(node["Else"])) if node.get("Else") else (lambda: None)
-        branches: list[Callable[[], object]] = [lambda: self.run(node["Then"]), otherwise]
+        otherwise = node.get("Else") or {}
+        branches = [lambda: self.run(node["Then"]), lambda: self.if_(otherwise) if otherwise else True]
         if status is None:
             self.either(branches, text, line_of(node["Cond"][0]))
-            return True
-        chosen = branches[0] if status else branches[1]
-        if assumed and self._exits(node["Then"] if status else (node.get("Else") or {}).get("Then", [])):
+            return None
+        if self.result.assumed[assumed:] and self._exits(node["Then"] if status else otherwise.get("Then") or []):
             self.note(f"`{text}` (line {line_of(node['Cond'][0])}) is taken as if the script went on")
-            chosen = branches[1] if status else branches[0]
-        self.result.assumed += assumed
-        chosen()
-        return True
+            del self.result.assumed[assumed:]
+            status = not status
+        return branches[0 if status else 1]()
 
     def _exits(self, statements: Sequence[Node]) -> bool:
         """Whether a branch ends the script: usage that is printed, a check of arguments."""
@@ -75,59 +80,45 @@ class Interpreter(WithBuiltins):
         return _first(last.get("Args") or []) in ("exit", "usage", "die", "return")
 
     def case(self, node: Node) -> bool | None:
-        with self.words.nothing_outside(arguments=False) as assumed:
+        with self.words.nothing_outside(arguments=False):
             subject = self.words.text(node["Word"])
         items = node.get("Items") or []
-        if not known(subject):
-            branches = [self._item(item) for item in items]
-            whole = any(self.words.pattern(pattern) == "*" for item in items for pattern in item["Patterns"])
-            self.either(
-                [*branches, *([] if whole else [lambda: None])],
-                f"case {self.result.marks.shown(subject)}",
-                line_of(node),
-            )
-            return True
-        self.result.assumed += assumed
-        for item in items:
-            if any(matches(subject, self.words.pattern(pattern)) for pattern in item["Patterns"]):
-                return self.run(item.get("Stmts") or [])
-        return True
-
-    def _item(self, item: Node) -> Callable[[], object]:
-        return lambda: self.run(item.get("Stmts") or [])
+        patterns = [[self.words.pattern(pattern) for pattern in item["Patterns"]] for item in items]
+        if not known(subject) or not all(known(*each) for each in patterns):
+            branches: list[Callable[[], object]] = [partial(self.run, item.get("Stmts") or []) for item in items]
+            branches += [] if any("*" in each for each in patterns) else [lambda: None]
+            self.either(branches, f"case {self.result.marks.shown(subject)}", line_of(node))
+            return None
+        status: bool | None = True
+        through = False
+        for item, each in zip(items, patterns, strict=True):
+            if through or any(matches(subject, pattern) for pattern in each):
+                status = self.run(item.get("Stmts") or [])
+                if item["Op"] == ";;":
+                    break
+                through = item["Op"] == ";&"
+        return status
 
     def binary(self, node: Node) -> bool | None:
         sign, left, right = node["Op"], node["X"], node["Y"]
         if sign in ("|", "|&"):
             text = self.captured([left], recording=True)
-            before, self.input = self.input, text
-            try:
-                inner = self._inner(self.state.copy())
-                inner.deaf = text is None
-                inner.input, inner.printed, inner.asking = text, [] if self.printed is not None else None, self.asking
-                status: bool | None = None
-                with inner.words.nothing_outside() if self.words.empty_outside else _nothing():
-                    status = inner.statement(right)
-                if inner.printed is not None and self.printed is not None:
-                    self.printed += inner.printed
-                    self.hidden |= inner.hidden
-                return status
-            except (Ended, Left):
-                return True
-            finally:
-                self.input = before
-        first, assumed = self.condition([left]) if _is_test(left) else (self.statement(left), [])
-        if first is (sign == "||"):
-            self.result.assumed += assumed
-            return bool(first)
+            failed = "pipefail" in self.state.options and known(self.substituted) and self.substituted != "0"
+            inner = self.inner(self.state.copy())
+            inner.input = self.unknown_input if text is None else text
+            status = inner.follow(lambda: inner.statement(right))
+            return False if failed else status
+        first, assumed = self.condition(lambda: self.statement(left), _is_test(left))
+        if first is not None and first is (sign == "||"):
+            return first
         if first is None:
             if self.asking:
                 second = self.statement(right)
-                return {"&&": False, "||": True}[sign] if second is (sign == "||") else None
+                return both(first, second) if sign == "&&" else either(first, second)
             self.either([lambda: self.statement(right), lambda: None], source(self.words.source, left), line_of(left))
             return None
-        self.result.assumed += assumed
-        if assumed and self._exits([right]):
+        if self.result.assumed[assumed:] and self._exits([right]):
+            del self.result.assumed[assumed:]
             return True
         return self.statement(right)
 
@@ -135,22 +126,25 @@ class Interpreter(WithBuiltins):
         inside = node["Loop"]
         if inside["Type"] == "CStyleLoop":
             if inside.get("Init"):
-                arithmetic.value(inside["Init"], self.words)
-            while (number := arithmetic.value(inside["Cond"], self.words) if inside.get("Cond") else 1) != 0:
+                self.words.calculated(inside["Init"])
+            while (number := self.words.calculated(inside["Cond"]) if inside.get("Cond") else 1) != 0:
+                self.count(1)
                 if number is None:
                     self._once(node)
                     break
                 if not self._body(node["Do"]):
                     break
                 if inside.get("Post"):
-                    arithmetic.value(inside["Post"], self.words)
+                    self.words.calculated(inside["Post"])
             return True
         name, items = inside["Name"]["Value"], inside.get("Items")
-        values = (
-            self.state.arguments or []
-            if items is None
-            else [field for word in items for field in self.words.fields(word)]
-        )
+        values = self.state.arguments or []
+        if items is not None:
+            values = self.words.fields(items)
+        if node.get("Select"):
+            self.state.put(name, self.result.marks.make(f"${name}", "it is selected by hand", line_of(node)))
+            self._once(node)
+            return None
         for value in values:
             self.state.put(name, value)
             if not self._body(node["Do"]):
@@ -159,8 +153,7 @@ class Interpreter(WithBuiltins):
 
     def while_(self, node: Node) -> bool | None:
         while True:
-            status, assumed = self.condition(node["Cond"])
-            self.result.assumed += assumed
+            status, _ = self.condition(lambda: self.run(node["Cond"]))
             status = negated(status) if node.get("Until") else status
             if status is None:
                 self._once(node)
@@ -186,47 +179,61 @@ class Interpreter(WithBuiltins):
         return True
 
     def subshell(self, node: Node) -> bool | None:
-        inner = self._inner(self.state.copy())
-        inner.printed, inner.input, inner.asking = self.printed, self.input, self.asking
-        inner.follow(lambda: inner.run(node.get("Stmts") or []))
-        self.hidden |= inner.hidden
-        return True
+        inner = self.inner(self.state.copy())
+        status = inner.follow(lambda: inner.run(node.get("Stmts") or []))
+        return None if status is None and self.asking else status
 
     def declare(self, node: Node) -> bool | None:
-        """`export`, `local`, `declare`, `readonly`."""
+        """`export`, `local`, `declare`, `readonly`, `declare -n`."""
         variant, options = node["Variant"]["Value"], ""
         for argument in node.get("Args") or []:
             if argument.get("Name") is None:
-                options += self.words.text(argument["Value"])
+                for text in self.words.fields([argument["Value"]]):
+                    options += text if text.startswith(("-", "+")) else ""
+                    if not text.startswith(("-", "+")):
+                        self._declared(variant, options, {"Name": {"Value": text.partition("=")[0]}}, text)
                 continue
-            name = argument["Name"]["Value"]
-            local = variant == "local" or (variant in ("declare", "typeset") and self.depth > 0 and "g" not in options)
-            if not argument.get("Naked"):
-                if "A" in options:
-                    self.state.variables.setdefault(name, {})
-                self.assign(argument, local=variant == "local")
-            elif local and variant == "local":
-                self.state.local.setdefault(name, self.state.variables.get(name))
-                self.state.put(name, "")
-            elif "A" in options or "a" in options:
-                self.state.variables.setdefault(name, {})
-            if variant == "export" or "x" in options:
-                self.state.exported.add(name)
+            self._declared(variant, options, argument, "")
         return True
+
+    def _declared(self, variant: str, options: str, argument: Node, text: str) -> None:
+        name = argument["Name"]["Value"]
+        function = self.state.local is not None and "g" not in options
+        local = function and variant in ("local", "declare", "typeset")
+        if local and self.state.local is not None:
+            value = self.state.variables.get(name)
+            self.state.local.setdefault(name, dict(value) if isinstance(value, dict) else value)
+        reference = self.words.text(argument["Value"]) if "n" in options and argument.get("Value") else None
+        if "n" in options and variant != "export":
+            self.state.variables[name] = reference or ""
+        letters = "".join(letter for letter in options if letter in "Ailnu")
+        if letters and variant != "export":
+            self.state.attributes[name] = letters
+        if reference is not None:
+            return
+        if local and name in (self.state.local or {}) and not argument.get("Append"):
+            self.state.variables.pop(name, None)
+        if text.partition("=")[1]:
+            self.words.assign(name, text.partition("=")[2])
+        elif argument.get("Value") or argument.get("Array"):
+            self.assign(argument)
+        elif {"A", "a"} & set(options):
+            self.state.variables.setdefault(name, {})
+        elif local:
+            self.state.put(name, "")
+        if "n" in options and variant == "export":
+            self.state.exported.discard(name)
+        elif variant == "export" or "x" in options:
+            self.state.exported.add(name)
 
     def define(self, node: Node) -> bool | None:
         self.state.functions[node["Name"]["Value"]] = (node["Body"], self.words.source)
         return True
 
-
-def _arithmetic(shell: Interpreter, node: Node) -> bool | None:
-    number = arithmetic.value(node["X"], shell.words)
-    return None if number is None else number != 0
-
-
-def _let(shell: Interpreter, node: Node) -> bool | None:
-    numbers = [arithmetic.value(each, shell.words) for each in node["Exprs"]]
-    return None if numbers[-1] is None else numbers[-1] != 0
+    def arithmetic(self, node: Node) -> bool | None:
+        """`((...))`, and `let`."""
+        number = [self.words.calculated(each) for each in node.get("Exprs") or [node["X"]]][-1]
+        return None if number is None else number != 0
 
 
 def _is_test(node: Node) -> bool:
@@ -236,8 +243,7 @@ def _is_test(node: Node) -> bool:
         return True
     if command.get("Type") == "BinaryCmd" and command["Op"] in ("&&", "||"):
         return _is_test(command["X"]) and _is_test(command["Y"])
-    arguments = command.get("Args") or []
-    return _first(arguments) in ("[", "test")
+    return _first(command.get("Args") or []) in TESTS
 
 
 def _first(words: Sequence[Node]) -> str | None:
@@ -246,17 +252,12 @@ def _first(words: Sequence[Node]) -> str | None:
     return parts[0].get("Value") if parts else None
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
 KINDS: dict[str, Callable[[Interpreter, Node], bool | None]] = {
     "CallExpr": Interpreter.call, "IfClause": Interpreter.if_, "CaseClause": Interpreter.case,
     "ForClause": Interpreter.loop, "WhileClause": Interpreter.while_, "BinaryCmd": Interpreter.binary,
     "Subshell": Interpreter.subshell, "DeclClause": Interpreter.declare, "FuncDecl": Interpreter.define,
-    "Block": lambda shell, node: shell.run(node.get("Stmts") or []), "ArithmCmd": _arithmetic, "LetClause": _let,
-    "TestClause": lambda shell, node: holds_in_brackets(node["X"], shell.words, shell.state),
+    "Block": lambda shell, node: shell.run(node.get("Stmts") or []), "ArithmCmd": Interpreter.arithmetic,
+    "LetClause": Interpreter.arithmetic, "TestClause": lambda shell, node: holds_in_brackets(node["X"], shell.words),
     "TimeClause": lambda shell, node: shell.statement(node["Stmt"]) if node.get("Stmt") else True,
     "CoprocClause": lambda shell, node: shell.statement(node["Stmt"]), "TestDecl": lambda shell, node: True,
 }  # fmt: skip

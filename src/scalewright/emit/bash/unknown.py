@@ -15,6 +15,14 @@ OPEN, CLOSE = "\ue000", "\ue001"  # of Unicode's private use: in no script
 MARK = re.compile(f"{OPEN}(\\d+){CLOSE}")
 
 
+class Ended(Exception):
+    """Nothing more of a shell is followed: `exit`, or a limit, with a text for the reader."""
+
+    def __init__(self, text: str = "", status: bool | None = None) -> None:
+        super().__init__(text)
+        self.text, self.status = text, status
+
+
 @dataclass(frozen=True)
 class Mark:
     """A part of a word that can't be known: as the script has it, why, and the line."""
@@ -28,24 +36,28 @@ class Mark:
 class Marks:
     """All of a script, by their numbers."""
 
-    listed: list[Mark] = field(default_factory=list)
+    numbers: dict[Mark, int] = field(default_factory=dict)
 
     def make(self, text: str, why: str, line: int) -> str:
         """A new mark, or the equal one that there is, as it stands in a word."""
-        mark = Mark(text, why, line)
-        if mark not in self.listed:
-            self.listed.append(mark)
-        return f"{OPEN}{self.listed.index(mark)}{CLOSE}"
+        return f"{OPEN}{self.numbers.setdefault(Mark(text, why, line), len(self.numbers))}{CLOSE}"
 
     def shown(self, text: str) -> str:
         """A word with the script's own text in place of its marks."""
-        return MARK.sub(lambda match: self.listed[int(match[1])].text, text)
+        listed = list(self.numbers) if not known(text) else []
+        return MARK.sub(lambda match: listed[int(match[1])].text, text)
 
     def of(self, words: Iterable[str]) -> list[Mark]:
         """The marks in these words."""
-        return [self.listed[int(number)] for word in words for number in MARK.findall(word)]
+        listed = list(self.numbers)
+        return [listed[int(number)] for word in words for number in MARK.findall(word)]
 
 
 def known(*texts: str) -> bool:
     """Whether there is no mark in any of them."""
     return not any(OPEN in text for text in texts)
+
+
+def cleaned(text: str) -> str:
+    """A script's text without the characters of marks, and those that no file can have."""
+    return re.sub(f"[{OPEN}{CLOSE}\0\ud800-\udfff]", "?", text)

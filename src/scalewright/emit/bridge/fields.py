@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.emit.foreign import keys_of
 from scalewright.emit.megatron.model import Arguments
 from scalewright.emit.python_code import Name
 from scalewright.emit.rules import inverse
+from scalewright.emit.tables import keys_for
 
 MODEL = {
     "ffn-hidden-size": "ffn_hidden_size", "norm-epsilon": "layernorm_epsilon",
@@ -28,35 +28,7 @@ MODEL = {
     "microbatch-group-size-per-virtual-pipeline-stage": "microbatch_group_size_per_vp_stage",
 }  # fmt: skip
 # Arguments that are fields of the same name, by section
-SAME = keys_of("""
-    model: num-layers hidden-size num-attention-heads num-query-groups kv-channels normalization seq-length
-        attention-dropout hidden-dropout add-qkv-bias qk-layernorm window-size window-attn-skip-freq
-        position-embedding-type rotary-base rotary-percent rotary-interleaved rope-scaling-factor rope-type
-        rotary-scaling-factor mscale mscale-all-dim original-max-position-embeddings beta-fast beta-slow mtp-num-layers
-        mtp-loss-scaling-factor multi-latent-attention q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim
-        v-head-dim moe-router-topk moe-ffn-hidden-size moe-router-score-function moe-router-topk-scaling-factor
-        moe-router-num-groups moe-router-group-topk moe-latent-size moe-aux-loss-coeff moe-z-loss-coeff
-        moe-expert-capacity-factor moe-shared-expert-intermediate-size moe-shared-expert-gate moe-layer-freq
-        moe-router-pre-softmax moe-router-enable-expert-bias moe-router-bias-update-rate moe-router-load-balancing-type
-        moe-token-dispatcher-type moe-grouped-gemm tensor-model-parallel-size pipeline-model-parallel-size
-        context-parallel-size expert-model-parallel-size expert-tensor-parallel-size sequence-parallel cp-comm-type
-        pipeline-model-parallel-layout recompute-granularity recompute-method recompute-num-layers recompute-modules
-    train: micro-batch-size global-batch-size train-iters train-samples
-    validation: eval-iters eval-interval
-    ddp: use-distributed-optimizer overlap-grad-reduce overlap-param-gather use-megatron-fsdp
-        num-distributed-optimizer-instances data-parallel-sharding-strategy outer-dp-sharding-strategy
-    dist: use-torch-fsdp2
-    optimizer: optimizer lr min-lr weight-decay clip-grad adam-beta1 adam-beta2 adam-eps sgd-momentum exp-avg-dtype
-        exp-avg-sq-dtype optimizer-cpu-offload optimizer-offload-fraction use-precision-aware-optimizer
-    scheduler: lr-decay-style lr-warmup-iters lr-warmup-fraction lr-warmup-samples lr-decay-iters lr-decay-samples
-        lr-wsd-decay-style lr-wsd-decay-iters
-    rng: seed
-    dataset: split data-path reset-attention-mask reset-position-ids
-    tokenizer: tokenizer-type vocab-size
-    checkpoint: save load save-interval ckpt-format
-    logger: log-interval log-throughput
-    mixed_precision: bf16 fp16 fp8-recipe
-""")
+SAME = keys_for("megatron-bridge, the same as arguments")
 FIELDS: dict[str, str] = {
     **{flag: f"model.{field}" for flag, field in MODEL.items()},
     **{key.partition(".")[2]: key.replace("-", "_") for key in SAME},

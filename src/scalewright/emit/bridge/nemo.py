@@ -17,69 +17,25 @@ from typing import Any
 from scalewright.emit.bridge.fields import precision_of
 from scalewright.emit.bridge.read import resolve
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import UNKNOWN, ForeignKeys, keys_of, whole
+from scalewright.emit.foreign import UNKNOWN, ForeignKeys, whole
 from scalewright.emit.megatron.files import read_arguments
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.model import VOCABULARIES, Arguments
+from scalewright.emit.other_training import other_training
 from scalewright.emit.rules import put
+from scalewright.emit.tables import keys_for, table
 from scalewright.spec.common.formatting import flat
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.question import Unread
 
-NAMES = {  # their key -> argument
-    **{f"model.{key}": key.replace("_", "-") for key in (
-        "micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
-        "pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size",
-        "sequence_parallel", "max_position_embeddings", "num_layers", "hidden_size", "ffn_hidden_size",
-        "num_attention_heads", "num_query_groups", "kv_channels", "hidden_dropout", "attention_dropout",
-        "position_embedding_type", "rotary_base", "qk_layernorm", "window_size", "seed", "moe_router_topk",
-        "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_ffn_hidden_size", "moe_router_load_balancing_type",
-    )},
-    "model.virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
-    "model.encoder_seq_length": "seq-length", "model.layernorm_epsilon": "norm-epsilon",
-    "model.rotary_percentage": "rotary-percent", "model.num_moe_experts": "num-experts",
-    "model.scale_positional_embedding": "use-rope-scaling",
-    "model.activations_checkpoint_granularity": "recompute-granularity",
-    "model.activations_checkpoint_method": "recompute-method",
-    "model.activations_checkpoint_num_layers": "recompute-num-layers",
-    "model.optim.lr": "lr", "model.optim.weight_decay": "weight-decay", "model.optim.eps": "adam-eps",
-    "model.optim.sched.warmup_steps": "lr-warmup-iters", "model.optim.sched.min_lr": "min-lr",
-    "model.data.reset_attention_mask": "reset-attention-mask",
-    "model.data.reset_position_ids": "reset-position-ids", "model.data.splits_string": "split",
-    "trainer.max_steps": "train-iters", "trainer.gradient_clip_val": "clip-grad",
-}  # fmt: skip
+TABLE = table("bridge/nemo.yaml")
+NAMES = {f"model.{key}": key.replace("_", "-") for key in TABLE["same"]} | TABLE["names"]  # their key -> argument
 # What is printed, saved, fused or initialised, and how kernels are chosen
 QUIET_SECTIONS = ("name", "run", "defaults", "hydra", "exp_manager", "s3_checkpointing")
-QUIET_TRAINER = keys_of("""
-    accelerator logger enable_checkpointing use_distributed_sampler max_epochs max_time log_every_n_steps
-    val_check_interval limit_val_batches benchmark limit_test_batches enable_model_summary accumulate_grad_batches
-""")
-QUIET_OPTIM = keys_of("""
-    bucket_cap_mb overlap_grad_sync overlap_param_sync contiguous_grad_buffer contiguous_param_buffer sched.name
-    sched.constant_steps
-""")
-QUIET_MODEL = keys_of("""
-    restore_from_path restore_from_ckpt resume_from_checkpoint mcore_gpt skip_train init_method_std
-    use_scaled_init_method apply_query_key_layer_scaling make_vocab_size_divisible_by pre_process post_process
-    persist_layer_norm overlap_p2p_comm batch_p2p_comm attention_type tokenizer grad_div_ar_fusion native_amp_init_scale
-    native_amp_growth_interval hysteresis megatron_amp_O2 grad_allreduce_chunk_size_mb gradient_accumulation_fusion
-    bias_activation_fusion bias_dropout_add_fusion masked_softmax_fusion get_attention_mask_from_fusion
-    apply_rope_fusion cross_entropy_loss_fusion use_cpu_initialization onnx_safe apex_transformer_log_level
-    gradient_as_bucket_view sync_batch_comm sharp nccl_communicator_config_path validation_param_sync_overlap
-    fsdp_grad_reduce_dtype fsdp_sharded_checkpoint transformer_engine fp8_margin fp8_interval fp8_amax_history_len
-    fp8_amax_compute_algo reduce_amax fp8_wgrad use_emha ub_tp_comm_overlap ub_tp_comm_overlap_cfg use_flash_attention
-    enable_megatron_timers megatron_timer_kwargs nsys_profile gc_interval defer_embedding_wgrad_compute
-    wgrad_deferral_limit deterministic_mode data normalize_attention_scores
-    num_micro_batches_with_partial_activation_checkpoints moe_grouped_gemm activations_checkpoint_layers_per_pipeline
-    reset_lr reset_lr_steps
-""")
-USUAL = {  # parts that models here have not, at the values that mean so
-    "model.openai_gelu": False, "model.headscale": False, "model.transformer_block_type": "pre_ln",
-    "model.seq_len_interpolation_factor": None, "model.drop_layers": [], "model.ffn_dropout": 0.0,
-    "model.fp32_residual_connection": False, "model.fp16_lm_cross_entropy": False,
-    "model.cpu_offloading": False,
-    "model.rampup_batch_size": None, "model.do_layer_norm_weight_decay": False,
-}  # fmt: skip
+QUIET_TRAINER = keys_for("nemo, trainer")
+QUIET_OPTIM = keys_for("nemo, optimizer")
+QUIET_MODEL = keys_for("nemo, model")
+USUAL = TABLE["usual"]
 NORMS = {"layernorm": "LayerNorm", "low_precision_layernorm": "LayerNorm", "layernorm1p": "LayerNorm",
          "rmsnorm": "RMSNorm"}  # fmt: skip
 GATED = {"swiglu": "swiglu", "fast-swiglu": "swiglu", "squared-relu": "squared-relu"}
@@ -91,7 +47,9 @@ DISTRIBUTED = ("mcore_distributed_optim", "distributed_fused_adam")
 def read_nemo(document: Mapping[str, Any]) -> Reading:
     """A NeMo 1 configuration as a run."""
     values = flat(resolve(document))
-    arguments: Arguments = {flag: values[key] for key, flag in NAMES.items() if values.get(key) not in (None, False)}
+    arguments: Arguments = {
+        flag: value for key, flag in NAMES.items() if (value := values.get(key)) is not None and value is not False
+    }  # a dropout of 0.0 equals False, and isn't the default's 0.1
     names = {flag: key for key, flag in NAMES.items()}
     taken = set(NAMES)
     for part in (_network, _optimizer, _precision, _data):
@@ -109,7 +67,8 @@ def read_nemo(document: Mapping[str, Any]) -> Reading:
     unread = [Unread(names.get(key, key), value, why) for key, value, why in foreign.unread()]
     others = [key for key, value in values.items() if key not in taken and not is_quiet(key, value)]
     unread += [Unread(key, values[key], UNKNOWN) for key in others]
-    return Reading("megatron-bridge", run, tuple(unread), tuple(foreign.assumed), foreign.guessed)
+    other = other_training(values)
+    return Reading("megatron-bridge", run, tuple(unread), tuple(foreign.assumed), foreign.guessed, other)
 
 
 def _network(values: dict[str, object], taken: set[str]) -> Arguments:

@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from scalewright.emit.bridge.fields import FIELDS, arguments_of, precision_of
-from scalewright.emit.command_lines import ranks, read_words
+from scalewright.emit.command_lines import ranks_beside
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import ForeignKeys, keys_of
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.megatron.files import read_arguments
 from scalewright.emit.megatron.keys import ASIDE
+from scalewright.emit.other_training import other_training
 from scalewright.emit.python_code import Call, Module, Unknown
+from scalewright.emit.tables import keys_for
 from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
@@ -33,19 +36,7 @@ TEST = {  # sections of a NeMo 2 test; a field goes to the section here that has
     "trainer.strategy": ("model", "ddp"), "model.config": ("model",), "data": ("train", "dataset", "model"),
     "optim.config": ("optimizer",), "optim.lr_scheduler": ("scheduler",),
 }  # fmt: skip
-QUIET = keys_of("""
-    gelu trainer.val_check_interval trainer.limit_val_batches trainer.limit_test_batches trainer.log_every_n_steps
-    model: apply_rope_fusion bias_dropout_fusion masked_softmax_fusion persist_layer_norm cross_entropy_loss_fusion
-        cross_entropy_fusion_impl attention_softmax_in_fp32 apply_query_key_layer_scaling gradient_accumulation_fusion
-        moe_permute_fusion tp_comm_overlap pipeline_dtype params_dtype bf16 init_method_std make_vocab_size_divisible_by
-        should_pad_vocab attention_backend transformer_impl use_te_rng_tracker cuda_graph_impl deterministic_mode
-    ddp: grad_reduce_in_fp32 check_for_nan_in_grad average_in_collective bucket_size align_param_gather fp8_param_gather
-    dataset: random_seed seq_length eod_mask_loss num_workers dataloader_type data_sharding num_dataset_builder_threads
-        skip_getting_attention_mask_from_dataset path_to_cache
-    mixed_precision: params_dtype pipeline_dtype autocast_enabled autocast_dtype grad_reduce_in_fp32 fp32
-    train: manual_gc manual_gc_interval manual_gc_eval eval_iters eval_interval exit_duration_in_mins
-    dist: use_megatron_fsdp enable_megatron_core_experimental distributed_timeout_minutes
-""")
+QUIET = keys_for("megatron-bridge")
 SAVED = ("checkpoint.", "logger.", "log.", "profiling.", "validation.", "ft.", "rerun_state_machine.")
 INNERMOST = re.compile(r"\$\{([^${}]{1,300})\}")
 FUNCTIONS: dict[str, Callable[[Iterable[int]], int]] = {"multiply": prod, "sum": sum, "add": sum}
@@ -67,11 +58,11 @@ def read_recipe(text: str, where: str) -> Reading:
         raise UserError("no function of this file returns a ConfigContainer", where, how)
     name, (call, statements) = list(recipes.items())[-1]  # which may start from the others
     notes = [f"function {name} of {len(recipes)}: {', '.join(recipes)}"] if len(recipes) > 1 else []
-    reading = _read(_known(call), _launched(text), notes, recipe=True)
+    reading = _read(_known(call), ranks_beside(text, "torchrun --nnodes"), notes, recipe=True)
     computed = {key: value[0] for key, value in call.flat().items() if isinstance(value, Unknown)}
     skipped = [Unread(key, text, "computed: neither a literal nor a call") for key, text in computed.items()]
     skipped += [Unread(f"{name}()", line, "neither a literal nor a call") for line in statements]
-    return Reading(reading.trainer, reading.run, (*reading.unread, *skipped), reading.assumed)
+    return replace(reading, unread=(*reading.unread, *skipped))
 
 
 def read_test(document: Mapping[str, Any]) -> Reading:
@@ -108,7 +99,8 @@ def _read(fields: dict[str, object], world: int | None, notes: list[str], recipe
         run["model"]["context"] = run["data"].get("seq_len", 2048)
     unread = [Unread(names.get(key, key), value, why) for key, value, why in foreign.unread()]
     unread = [item for item in unread if not item.key.startswith(SAVED)]
-    return Reading("megatron-bridge", run, tuple(unread), tuple(foreign.assumed), foreign.guessed)
+    other = other_training(fields)
+    return Reading("megatron-bridge", run, tuple(unread), tuple(foreign.assumed), foreign.guessed, other)
 
 
 def _merged(fields: Mapping[str, Any]) -> dict[str, object]:
@@ -158,11 +150,6 @@ def _known(call: Call) -> dict[str, object]:
     """A recipe's fields; sections that it calls without arguments have none."""
     known = {key: value for key, value in call.flat().items() if not isinstance(value, Unknown)}
     return {key: value for key, value in known.items() if not (isinstance(value, Call) and not value.values)}
-
-
-def _launched(text: str) -> int | None:
-    line = next((line.strip() for line in text.splitlines() if "torchrun --nnodes" in line), None)
-    return ranks(read_words(line), {}) if line else None
 
 
 def _world(fields: dict[str, object]) -> int | None:

@@ -12,9 +12,10 @@ from typing import Any
 
 from scalewright.emit.deepspeed.write import write
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
 from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import read_beside
+from scalewright.emit.tables import keys_for
 from scalewright.spec.common.formatting import flat
 
 __all__ = ["read", "recognises", "write"]
@@ -26,26 +27,7 @@ READ_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "sgd
 SCHEDULERS = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 OFFLOADS = ("cpu", "nvme")
 # Top-level keys and whole sections (ending in a dot) of logs, profiles, buffers and communication.
-ASIDE = keys_of("""
-    steps_per_print wall_clock_breakdown dump_state memory_breakdown prescale_gradients gradient_predivide_factor
-    sparse_gradients zero_allow_untested_optimizer zero_force_ds_cpu_optimizer communication_data_type
-    seq_parallel_communication_data_type disable_allgather checkpoint. flops_profiler. tensorboard. wandb. comet.
-    csv_monitor. comms_logger. data_types. aio. activation_checkpointing. autotuning. compile. nebula. timers.
-    bf16.immediate_grad_update bf16.check_grad_overflow use_data_before_expert_parallelism optimizer.legacy_fusion
-    gradient_accumulation_dtype tensor_parallel.vocab_parallel_lm_head
-    zero_optimization: overlap_comm reduce_scatter contiguous_gradients reduce_bucket_size allgather_bucket_size
-        allgather_partitions sub_group_size round_robin_gradients max_live_parameters max_reuse_distance
-        load_from_fp32_weights gather_16bit_weights_on_model_save elastic_checkpoint ignore_unused_parameters
-        stage3_max_live_parameters stage3_max_reuse_distance stage3_prefetch_bucket_size
-        stage3_param_persistence_threshold stage3_model_persistence_threshold stage3_gather_16bit_weights_on_model_save
-        stage3_gather_fp16_weights_on_model_save use_multi_rank_bucket_allreduce offload_optimizer. offload_param.
-        memory_efficient_linear pipeline_loading_checkpoint override_module_apply legacy_stage1
-        cpu_offload_use_pin_memory allgather_sequential sdma_allgather module_granularity_threshold
-    fp16: loss_scale loss_scale_window initial_scale_power hysteresis min_loss_scale auto_cast
-        fp16_master_weights_and_grads consecutive_hysteresis
-    optimizer.params: torch_adam adam_w_mode bias_correction fused
-    pipeline: partition seed_layers activation_checkpoint_interval pipe_partitioned grad_partitioned
-""")
+ASIDE = keys_for("deepspeed")
 NEOX = {"num-layers", "num_layers", "hidden-size", "hidden_size", "pipe-parallel-size", "pipe_parallel_size"}
 
 
@@ -147,17 +129,22 @@ def _read_zero(t: ForeignKeys, layout: LayoutKeys) -> None:
     layout["zero_stage"] = int(stage) if stage in (0, 1, 2, 3) else 0
     if stage not in (None, 0, 1, 2, 3):
         t.refuse(f"{section}stage", "stages are 0 to 3")
-    devices = {name: t.values.get(f"{section}offload_{name}.device") for name in ("optimizer", "param")}
-    old = {name: true(given(t, f"{section}{name}")) for name in ("cpu_offload", "cpu_offload_params")}
-    if devices["param"] in OFFLOADS or old["cpu_offload_params"]:
-        layout["offload"] = "parameters"
-    elif devices["optimizer"] in OFFLOADS or old["cpu_offload"]:
-        layout["offload"] = "optimizer"
+    read_offload(t, layout, section)
     for key in ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients"):
         if t.values.get(f"{section}{key}") in (1, False):
             given(t, f"{section}{key}")
         t.refuse(f"{section}{key}", "ZeRO++ isn't here")
     t.refuse(f"{section}mics_shard_size", "set layout.dp_replicate = data-parallel ranks / this size")
+
+
+def read_offload(t: ForeignKeys, layout: LayoutKeys, section: str, device: str = ".device") -> None:
+    """What goes to host memory: parameters take their gradients and states along, in every trainer."""
+    devices = {name: t.take(f"{section}offload_{name}{device}") for name in ("optimizer", "param")}
+    old = {name: true(given(t, f"{section}{name}")) for name in ("cpu_offload", "cpu_offload_params")}
+    if devices["param"] in OFFLOADS or old["cpu_offload_params"]:
+        layout["offload"] = "parameters"
+    elif devices["optimizer"] in OFFLOADS or old["cpu_offload"]:
+        layout["offload"] = "optimizer"
 
 
 def _read_axes(t: ForeignKeys, layout: LayoutKeys) -> None:
@@ -184,6 +171,10 @@ def _read_optimizer(t: ForeignKeys, run: RunKeys) -> None:
     if name is None:
         t.refuse("optimizer.type", "an optimizer that isn't here: taken as AdamW")
     optimizer["name"] = name or "adamw"
+    for key, why in (("bias_correction", "AdamW corrects its moments' bias here"),
+                     ("adam_w_mode", "weights decay by themselves here, not by the gradient")):  # fmt: skip
+        if (value := given(t, f"optimizer.params.{key}")) is not None and not true(value):
+            t.refuse(f"optimizer.params.{key}", why)
     for key, default in (("lr", 1e-3), ("eps", 1e-8), ("weight_decay", 0.0)):
         value = real_of(given(t, f"optimizer.params.{key}"))
         if value is not None or f"optimizer.params.{key}" not in t:

@@ -6,40 +6,17 @@ from math import nextafter
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, read_keys, real, whole
 from scalewright.emit.maxtext.layout import TITLE, hardware_of, read_layout, write_layout
 from scalewright.emit.rates import put_rates, put_saves, put_sources, take_rates
-from scalewright.emit.rules import Fixed, Pair, Word, Words, put
+from scalewright.emit.rules import Fixed, Pair, Word, Words, put, words_for
+from scalewright.emit.scripts.model import preset_of
 from scalewright.emit.settings import Settings
+from scalewright.emit.tables import keys_for
 
 VERSION, FILE = "0.2.5", "maxtext.yml"
-WORDS = (
-    Word("model.vocab_size", "vocab_size", back=whole, absent=32000),
-    Word("model.hidden_size", "base_emb_dim", back=whole, absent=2048),
-    Word("model.num_hidden_layers", "base_num_decoder_layers", back=whole, absent=16),
-    Word("model.num_attention_heads", "base_num_query_heads", back=whole, absent=16),
-    Word("model.num_key_value_heads", "base_num_kv_heads", back=whole, absent=16),
-    Word("model.head_dim", "head_dim", back=whole, absent=128),
-    Word("model.context", "max_position_embeddings", back=whole),  # of yarn alone
-    Word("model.norm_eps", "normalization_layer_epsilon", back=real),
-    Word("model.tie_word_embeddings", "logits_via_embedding"),
-    Word("model.qkv_bias", "attention_bias"),
-    Word("model.rope.theta", "rope_max_timescale", to=int, back=real, absent=10000.0),
-    Word("model.attention_softcap", "attn_logits_soft_cap", back=real),
-    Word("model.logit_softcap", "final_logits_soft_cap", back=real),
-    Word("train.z_loss", "z_loss_multiplier", back=real, always=False),
-    Word("data.seq_len", "max_target_length", back=whole),
-    Word("optimizer.lr", "learning_rate", back=real, absent=3e-5),
-    Word("optimizer.clip_norm", "gradient_clipping_threshold", back=real),
-    Word("seed", "init_weights_seed", back=whole),
-)
-MIXTURE = (
-    Word("model.moe.num_experts", "num_experts", back=whole),
-    Word("model.moe.top_k", "num_experts_per_tok", back=whole, absent=1),
-    Word("model.moe.moe_intermediate_size", "base_moe_mlp_dim", back=whole),
-    Word("train.balance.loss", "load_balance_loss_weight", back=real, always=False),
-    Word("train.balance.capacity_factor", "capacity_factor", back=real),
-)
+WORDS = words_for("maxtext, words")
+MIXTURE = words_for("maxtext, mixture")
 FIXED = (
     Fixed("model.norm_type", ("rmsnorm",), "MaxText's llama2 block has RMSNorm"),
     Fixed("model.positions", ("rope",), "MaxText's llama2 block has rotary positions"),
@@ -53,26 +30,12 @@ BLOCKS = {  # norms of q and k, experts
     (False, False): "llama2", (True, False): "qwen3", (False, True): "mixtral", (True, True): "qwen3_moe",
 }  # fmt: skip
 KINDS = {"constant": "cosine", "cosine": "cosine", "linear": "wsd", "wsd": "wsd"}
-MODELS = {  # model_name -> presets
-    "llama3.1-8b": "llama-3.1-8b", "llama3.1-70b": "llama-3.1-70b", "llama3.1-405b": "llama-3.1-405b",
-    "mixtral-8x7b": "mixtral-8x7b", "mistral-7b": "mistral-7b-v0.1", "deepseek3-671b": "deepseek-v3",
-    "qwen3-8b": "qwen3-8b", "qwen3-30b-a3b": "qwen3-30b-a3b",
-}  # fmt: skip
+MODELS = {  # model_name -> presets whose names are others
+    "mistral-7b": "mistral-7b-v0.1",
+    "deepseek3-671b": "deepseek-v3",
+}
 TOKENIZER = "TOKENIZER"
-ASIDE = keys_of("""
-    base_config run_name base_output_directory hardware enable_checkpointing async_checkpointing
-    save_checkpoint_on_completion save_checkpoint_on_start log_period enable_dropout dropout_rate weight_dtype
-    grad_dtype tokenizer_path tokenizer_type tokenize_train_data tokenize_eval_data dataset_type grain_file_type
-    grain_worker_count data_shuffle_seed enable_data_shuffling normalize_embedding_logits norm_topk_prob mlp_bias
-    scan_layers megablox sparse_matmul attention adamw_mask eval_steps packing use_tokamax_splash
-    context_parallel_load_balance profiler gcs_metrics save_config_to_gcs jax_cache_dir monitor_goodput
-    enable_goodput_recording wsd_decay_style rope_type decoder_block reuse_example_batch num_layers_per_pipeline_stage
-    max_segments_per_seq dtype_mm enable_tensorboard use_iota_embed skip_jax_distributed_system steps_per_checkpoint
-    dcn_diloco_parallelism ici_diloco_parallelism dcn_autoregressive_parallelism dcn_context_autoregressive_parallelism
-    dcn_context_usp_ulysses_parallelism dcn_fsdp_transpose_parallelism dcn_sequence_parallelism
-    ici_autoregressive_parallelism ici_context_autoregressive_parallelism ici_context_usp_ulysses_parallelism
-    ici_fsdp_transpose_parallelism ici_sequence_parallelism
-""")
+ASIDE = keys_for("maxtext")
 
 
 def write(s: Settings) -> Emitted:
@@ -182,8 +145,8 @@ def read(document: Any, text: str, where: str) -> Reading:
 def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     name = t.take("model_name", "default")
     if "base_emb_dim" not in t and name != "default":
-        if name in MODELS:
-            run["model"] = MODELS[name]
+        if known := MODELS.get(name) or preset_of(name):
+            run["model"] = known
         else:
             t.refuse("model_name", "a model that isn't known here by this name: set model")
         t.read([word for word in WORDS if not word.ours.startswith("model.")], run)
@@ -191,6 +154,9 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     t.read(WORDS, run)
     model = run["model"]
     model["intermediate_size"] = whole(t.take("base_mlp_dim", 7168))
+    doubled, rest = divmod(whole(t.take("global_parameter_scale", 1)).bit_length() - 1, 3)  # get_individual_scales
+    for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"):
+        model[key] <<= doubled + (rest > {"hidden_size": 1, "num_hidden_layers": 2}.get(key, 0))
     activations = t.take("mlp_activations", MLPS["swiglu"])
     model["mlp_type"] = next((ours for ours, foreign in MLPS.items() if foreign == list(activations)), "swiglu")
     model["norm_type"] = "rmsnorm"

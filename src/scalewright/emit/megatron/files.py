@@ -44,8 +44,7 @@ def read(document: Any, text: str, where: str) -> Reading:
         return read_test(document)
     printed = _printed(text)
     if not printed:
-        before, _, after = split_launch(read_words(text))
-        return _read(flags(after), ranks(before, {}))
+        return read_argv(read_words(text))
     return read_printed(printed)
 
 
@@ -59,7 +58,7 @@ def _printed(text: str) -> dict[str, str]:
 def read_argv(words: Sequence[str]) -> Reading:
     """A pasted command line, with or without its launcher."""
     before, _, after = split_launch(words)
-    return _read(flags(after), ranks(before, {}))
+    return _read(flags(after), ranks(before))
 
 
 def read_flags(values: Mapping[str, object], world: int | None) -> Reading:
@@ -102,6 +101,8 @@ def read_arguments(foreign: ForeignKeys, world: int | None) -> RunKeys:
     if "global_batch" not in layout:
         layout["global_batch"] = layout["micro_batch"] * max(dp, 1)
         foreign.guess("global_batch", layout["global_batch"], ": one micro-batch of each data-parallel rank")
+    if "micro-batch-size" not in foreign.values:  # theirs stops without one: the answer takes what fits
+        del layout["micro_batch"]
     return run
 
 

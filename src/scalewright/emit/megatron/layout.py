@@ -12,6 +12,7 @@ recompute {every: 2}     recompute-method block: the first layers of each stage,
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from math import ceil, lcm, prod
 from typing import Any
 
@@ -99,11 +100,11 @@ def _group(micros: int, ranks: int) -> int:
 
 
 def _cut(counts: tuple[int, ...], modules: int) -> str:
-    """Layers of stages in their words: E the embedding, t a layer, m a prediction module, L the loss."""
-    stages = ["t" if count == 1 else f"t*{count}" for count in counts]
-    stages[0] = f"E{stages[0]}"
-    stages[-1] += "m" * modules + "L"
-    return "|".join(stages)
+    """Layers of stages in their words: E the embedding, t a layer, m a prediction module, L the loss; `E|(t|)*126L`."""
+    stages = ["t" if count == 1 else f"t*{count}" if count else "" for count in counts]
+    runs = [(f"{stage}|", len(list(run))) for stage, run in groupby(stages[1:-1])]
+    between = "".join(f"({stage})*{times}" if times > 3 else stage * times for stage, times in runs)
+    return f"E{stages[0]}|{between}{stages[-1]}{'m' * modules}L"
 
 
 def _sharding(s: Settings) -> Arguments:
@@ -184,7 +185,8 @@ def read_layout(t: ForeignKeys, run: RunKeys, world: int | None) -> None:
         layout["cp_kind"] = kind
     elif cp > 1:
         t.refuse("cp-comm-type", "taken as p2p: this kind isn't known here")
-    if "moe" in run.get("model", {}):
+    experts = whole(t.values.get("expert-model-parallel-size", 1)) > 1  # of a model that is loaded by name
+    if "moe" in run.get("model", {"moe": experts} if experts else {}):
         t.read(EXPERTS, run)
         layout.setdefault("etp", tp)  # theirs is tp where it isn't set
     else:
@@ -211,17 +213,25 @@ def _read_pipeline(t: ForeignKeys, run: RunKeys) -> None:
     each = t.take("num-layers-per-virtual-pipeline-stage")
     cut = t.take("pipeline-model-parallel-layout")
     first, last = (t.take(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+    less = [bool(t.take(f"account-for-{end}-in-pipeline-split")) for end in ("embedding", "loss")]
     if pp == 1:
         return
+    if not layers:  # of a model that is loaded by its name
+        for end in ("first", "last"):
+            t.refuse(
+                f"decoder-{end}-pipeline-num-layers", "how many layers the model has isn't in it: stages are alike"
+            )
     stages = whole(virtual) if virtual is not None else 1
     if each is not None and layers:
-        stages = max(1, layers // (pp * whole(each)))
+        stages = max(1, (layers + sum(less)) // (pp * whole(each)))
     if cut is not None and (counts := _read_cut(str(cut))):
         layout["stage_layers"], stages = counts, max(1, len(counts) // pp)
     elif layers and (first is not None or last is not None):
-        layout["stage_layers"] = _uneven(layers, pp * stages, first, last)
-    elif layers and layers % (pp * stages) == 0:
-        layout["stage_layers"] = [layers // (pp * stages)] * (pp * stages)
+        ranks = _uneven(layers, pp, first, last)  # a rank's, which its stages share
+        layout["stage_layers"] = [count // stages for count in ranks] * stages
+    elif layers and (layers + sum(less)) % (pp * stages) == 0:  # an end counts as a layer
+        counts = [(layers + sum(less)) // (pp * stages)] * (pp * stages)
+        layout["stage_layers"] = [counts[0] - less[0], *counts[1:-1], counts[-1] - less[1]]
     layout |= {"virtual_stages": stages, "schedule": "interleaved" if stages > 1 else "1f1b"}
 
 
@@ -268,7 +278,7 @@ def _read_recompute(t: ForeignKeys, layout: LayoutKeys, run: RunKeys) -> None:
     count, modules = t.take("recompute-num-layers"), t.take("recompute-modules")
     if t.take("recompute-activations"):
         granularity = "selective"
-    if t.take("checkpoint-activations"):  # until 2022
+    if t.take_first("checkpoint-activations", "activations-checkpoint-method"):  # until 2022
         granularity = "full"
     if granularity == "selective":
         layout["recompute"] = "selective"

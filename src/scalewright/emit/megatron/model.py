@@ -17,6 +17,7 @@ from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import LATENT, MIXTURE, MODEL, PREDICTION
 from scalewright.emit.rules import inverse, put
 from scalewright.emit.settings import Settings
+from scalewright.spec.errors import UserError
 
 Arguments = dict[str, object]  # name without dashes -> value; True: a flag alone
 MLP = {"swiglu": "swiglu", "relu2": "squared-relu", "gelu_tanh": "bias-gelu-fusion", "gelu": "no-bias-gelu-fusion"}
@@ -204,8 +205,10 @@ def _read_biases(t: ForeignKeys, model: dict[str, object]) -> None:
 def _read_positions(t: ForeignKeys, model: dict[str, object]) -> None:
     why = "positions of this kind aren't known here: taken as RoPE"
     model["positions"] = "rope"
+    if t.take("embed-layernorm"):
+        model["embedding_norm"] = True
     if not t.take("use-rotary-position-embeddings"):
-        positions = inverse(POSITIONS)
+        positions = inverse(POSITIONS) | {"alibi": "alibi"}  # Megatron-DeepSpeed's
         model["positions"] = t.choose("position-embedding-type", positions, "learned_absolute", "rope", why)
     base, fraction = t.take("rotary-base"), t.take("rotary-percent")
     interleaved = bool(t.take("rotary-interleaved"))
@@ -256,20 +259,27 @@ def _read_window(t: ForeignKeys, model: dict[str, object]) -> None:
 
 
 def _read_vocabulary(t: ForeignKeys, model: dict[str, object]) -> None:
-    kind, size, padded = t.take("tokenizer-type"), t.take("vocab-size"), t.take("padded-vocab-size")
+    kind, size = t.take("tokenizer-type"), t.take("vocab-size")
+    padded = t.take_first("padded-vocab-size", "pad-vocab-size-to")
     if size is not None:
         model["vocab_size"] = whole(size) + (kind == "NullTokenizer")  # its end of a document is one more
     elif padded is not None:
         model["vocab_size"] = whole(padded)
     else:
+        kind = kind or ("GPT2BPETokenizer" if "merge-file" in t else None)
         model["vocab_size"] = VOCABULARIES.get(str(kind), 128256)
         t.assume(f"vocab_size {model['vocab_size']}, of {kind or 'an unnamed tokenizer'}: set model.vocab_size")
 
 
 def _read_mixture(t: ForeignKeys, run: RunKeys) -> None:
-    if t.values.get("num-experts") in (None, "None"):
+    counts = t.values.get("num-experts")
+    if isinstance(counts, list) and len(set(counts)) > 1:
+        what = f"layers with different numbers of experts ({', '.join(dict.fromkeys(counts))}) aren't known here"
+        raise UserError(what, "num-experts", "give one number: scalewright read --argv ...")
+    if counts in (None, "None"):
         t.take("num-experts")
         return
+    t.values["num-experts"] = counts[0] if isinstance(counts, list) else counts
     t.read(MIXTURE, run)
     model = run["model"]
     moe = model["moe"]

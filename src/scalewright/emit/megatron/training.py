@@ -120,13 +120,20 @@ def _read_rates(t: ForeignKeys, run: RunKeys, steps: int | None) -> None:
     warmup = t.take("lr-warmup-iters")
     fraction, samples = t.take("lr-warmup-fraction"), t.take("lr-warmup-samples")
     decay, wsd = t.take("lr-decay-iters"), t.take("lr-wsd-decay-iters")
-    t.take("lr-wsd-decay-style"), t.take("lr-decay-samples")
-    length = whole(decay) if decay is not None else steps
+    t.take("lr-wsd-decay-style")
     batch = run.get("layout", {}).get("global_batch", 1)
-    if warmup is None and samples is not None:
+    decayed, ended = t.take("lr-decay-samples"), t.take("lr-wsd-decay-samples")
+    if decay is None and decayed is not None:
+        decay = whole(decayed) // batch
+    if wsd is None and ended is not None:
+        wsd = whole(ended) // batch
+    length = whole(decay) if decay is not None else steps
+    if not whole(warmup or 0) and samples is not None:  # printed arguments have lr_warmup_iters 0 beside it
         warmup = whole(samples) // batch
     if warmup is None and fraction is not None and length:
         warmup = int(real(fraction) * length)
+    elif warmup is None and fraction is not None and real(fraction):
+        t.assume(f"no warm-up: theirs is {fraction} of a run whose steps aren't given")
     first = whole(warmup) if warmup is not None else 0
     schedule["warmup_steps"] = first
     if schedule["kind"] == "wsd":

@@ -10,28 +10,12 @@ num_shared_experts 1       enable_shared_expert       of the same width, with a 
 from __future__ import annotations
 
 from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
-from scalewright.emit.rules import Fixed, Word, Words, inverse, put
+from scalewright.emit.rules import Fixed, Words, inverse, put, words_for
 from scalewright.emit.settings import Settings
 
 CONFIG = "model.model_config."
-MODEL = (
-    Word("model.vocab_size", CONFIG + "vocab_size", back=whole),
-    Word("model.hidden_size", CONFIG + "hidden_size", back=whole),
-    Word("model.num_hidden_layers", CONFIG + "num_hidden_layers", back=whole),
-    Word("model.num_attention_heads", CONFIG + "num_attention_heads", back=whole),
-    Word("model.num_key_value_heads", CONFIG + "num_key_value_heads", back=whole),
-    Word("model.context", CONFIG + "max_position_embeddings", back=whole),
-    Word("model.norm_eps", CONFIG + "rms_norm_eps", back=real),
-    Word("model.qkv_bias", CONFIG + "attention_bias"),
-    Word("model.tie_word_embeddings", CONFIG + "tie_word_embeddings"),
-    Word("model.rope.theta", CONFIG + "rope_theta", back=real),
-    Word("model.rope.interleaved", CONFIG + "rope_interleaved"),
-    Word("model.rope_every_not", CONFIG + "no_rope_layer", back=whole),
-)
-MIXTURE = (
-    Word("model.moe.num_experts", CONFIG + "moe_config.num_experts", back=whole),
-    Word("model.moe.top_k", CONFIG + "moe_config.top_k", back=whole),
-)
+MODEL = words_for("nanotron, model")
+MIXTURE = words_for("nanotron, mixture")
 TITLE = "nanotron"
 ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"}
 FIXED = (

@@ -19,11 +19,12 @@ from typing import Any
 
 from scalewright.emit.command_lines import torchrun
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, read_keys, real, whole
 from scalewright.emit.nanotron.model import TITLE, read_model, write_model
 from scalewright.emit.rates import put_rates, put_saves, put_sources, take_rates
-from scalewright.emit.rules import Lacks, Rule, Word, Words, inverse, nested, put
+from scalewright.emit.rules import Lacks, Rule, Words, inverse, nested, put, words_for
 from scalewright.emit.settings import Settings
+from scalewright.emit.tables import keys_for
 from scalewright.spec.errors import UserError
 
 ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
@@ -32,35 +33,15 @@ STYLES = {"constant": "linear", "linear": "linear", "cosine": "cosine", "wsd": "
 RATES, FACTORY = "optimizer.learning_rate_scheduler.", "optimizer.optimizer_factory."
 NOT_DECAYED = [".*norm.*", ".*bias.*"]
 TOKENIZER = "TOKENIZER"
-LAYOUT = (
-    Word("layout.tp", "parallelism.tp", back=whole, absent=1),
-    Word("layout.pp", "parallelism.pp", back=whole, absent=1),
-    Word("layout.micro_batch", "tokens.micro_batch_size", back=whole, absent=1),
-)
+LAYOUT = words_for("nanotron, layout")
 TRAINING: tuple[Rule, ...] = (
-    Word("seed", "general.seed", back=whole),
-    Word("data.seq_len", "tokens.sequence_length", back=whole),
-    Word("optimizer.lr", "optimizer.learning_rate_scheduler.learning_rate", back=real),
-    Word("optimizer.weight_decay", "optimizer.weight_decay", back=real),
+    *words_for("nanotron, training"),
     Lacks("data.valid", "nanotron's data stages have no validation set"),
 )
 # Sections of logs, evaluation, profiles and uploads.
 SECTIONS = ("lighteval", "logging", "metrics_logging", "profiler", "s3_upload", "slurm")
 # What is logged, where saves lie, which kernels run, and values that nanotron doesn't use.
-ASIDE = keys_of("""
-    model.ddp_bucket_cap_mb model.make_vocab_size_divisible_by model.init_method.std model.init_method.scaling_method
-    optimizer.accumulate_grad_in_fp32 optimizer.torch_adam_is_fused optimizer.optimizer_factory.torch_adam_is_fused
-    optimizer.weight_decay_exclude_named_params tokens.limit_test_batches tokens.limit_val_batches
-    model.model_config: bos_token_id eos_token_id pad_token_id initializer_range is_llama_config is_qwen2_config
-        pretraining_tp use_cache _attn_implementation _fused_rms_norm _fused_rotary_emb _use_qkv_packed
-        flex_attention_mask ring_attn_heads_k_stride log_attn_probs z_loss_enabled z_loss_coefficient
-        moe_config.token_dispatcher_type
-    checkpoints: checkpoints_path checkpoints_path_is_shared_file_system load_lr_scheduler load_optimizer
-        save_initial_state save_final_state
-    general: project run benchmark_csv_path ignore_sanity_checks
-    parallelism: tp_linear_async_communication tp_recompute_allgather moe_layer_recompute
-    tokenizer: tokenizer_name_or_path tokenizer_max_length tokenizer_revision
-""")
+ASIDE = keys_for("nanotron")
 VERSION = "main, April 2026"
 FILE = "nanotron.yaml"
 ORDER = ("general", "model", "parallelism", "tokens", "optimizer", "data_stages", "checkpoints", "tokenizer")

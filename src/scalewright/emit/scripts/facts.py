@@ -1,6 +1,6 @@
 """Settings that an emitted script expresses itself, as the names of its template.
 
-schedule    kind, warm-up, where the decay starts, its length, the last rate: train/horizon.py's formula
+schedule    kind, warm-up, where the decay starts, its length, the last rate: train/learning_rate.py's formula
 data        sources, row length, packing, masks: samples.txt
 loss        the sum over counted tokens, divided by those of the global batch; z-loss
 recompute   of which layers, and whether products are kept
@@ -171,13 +171,14 @@ def take_sharding(s: Settings, title: str, contexts: Contexts, loads: bool = Tru
     sizes = {"dp_replicate": layout.dp_replicate, "dp_shard": layout.dp_shard, "tp": layout.tp, "cp": layout.cp}
     context = _context(s, title, contexts)
     shares = layout.dp_shard * layout.cp
-    if stage >= 2 and shares > 1:
+    states_alone = layout.offload == "optimizer" and layout.tp == layout.cp == layout.dp_replicate == 1  # by DeepSpeed
+    if stage >= 2 and shares > 1 and not states_alone:
         return _loaded(s, title, sizes, context) if loads and layout.tp > 1 else _fsdp(s, sizes, context)
     if layout.cp > 1 or (layout.tp > 1 and layout.dp > 1):
         key = "cp" if layout.cp > 1 else "tp"
         problem = f"{title} runs {key} {getattr(layout, key)} beside shards alone, not zero_stage {stage}"
         raise UserError(problem, "layout.zero_stage", "use zero_stage 3")
-    if stage == 1 and shares > 1:
+    if stage and shares > 1:
         if layout.dp_replicate > 1:
             problem = f"{title} runs zero_stage 1 with DeepSpeed, which has no dp_replicate"
             raise UserError(problem, "layout.dp_replicate", "use dp_replicate 1, or zero_stage 3")

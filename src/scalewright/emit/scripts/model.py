@@ -23,7 +23,7 @@ from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.presets import is_preset
 
 CONFIG, SCRIPT = "config.json", "train.py"
-LIMIT = 20 << 20  # bytes of a file beside a configuration
+LIMIT, ABOVE = 20 << 20, 3  # bytes of a file that a configuration names; folders above it, as examples/train_full/
 # Families whose modules in transformers take no position_ids, by which documents of a row are masked.
 WITHOUT_POSITIONS = ("bloom",)
 FOLDER = Path(__file__).parent
@@ -46,6 +46,13 @@ def masks_refused(s: Settings, contexts: str = "context parallelism has no masks
     if s.model.family in WITHOUT_POSITIONS:
         return f"transformers' {s.model.family} takes no position_ids"
     return contexts if s.layout.cp > 1 else None
+
+
+def preset_of(name: object) -> str | None:
+    """The preset that a trainer's name means: `llama2-7b`, `meta-llama/Llama-3.1-8B-Instruct-mcore`; else None."""
+    last = str(name).rstrip("/").rpartition("/")[2].removesuffix(".nemo")
+    plain = re.sub(r"(-(mcore|instruct|chat|base|hf|it))+$", "", last, flags=re.IGNORECASE)
+    return next((each for each in (plain, re.sub(r"^([A-Za-z]+)(?=\d)", r"\1-", plain)) if is_preset(each)), None)
 
 
 def read_model(t: ForeignKeys, key: str, where: str, run: RunKeys) -> None:
@@ -72,16 +79,21 @@ def read_beside(where: str, run: RunKeys) -> None:
 
 
 def linked(value: Any, where: str) -> dict[str, object] | None:
-    """A JSON file in a configuration's folder that it names, or what is written in its place; else None."""
+    """A JSON file that a configuration names, or what is written in its place; else None.
+
+    Its name counts from where the trainer is started: the configuration's folder, or one of some above it.
+    """
     if isinstance(value, dict):
         return value
     if not isinstance(value, str):
         return None
-    try:
-        document = read_json(inside(Path(where).parent, value.removeprefix("./")), LIMIT)
-    except (OSError, ValueError):  # UserError is one: a file outside of the folder
-        return None
-    return document if isinstance(document, dict) else None
+    for folder in (Path(where).parent, *list(Path(where).absolute().parent.parents)[:ABOVE]):
+        try:
+            document = read_json(inside(folder, value.removeprefix("./")), LIMIT)
+        except (OSError, ValueError):  # UserError is one: a file outside of the folder
+            continue
+        return document if isinstance(document, dict) else None
+    return None
 
 
 @cache

@@ -7,7 +7,9 @@
     layout.py    parallelism, recomputation, precision, offloading
     training.py  optimizer, learning rate, data, saves; and its keys, read as a run
     flavors.py   models that it has by name
-    decoder.py   functions that make any other decoder of its parts
+    *.txt        functions that make any other decoder of its parts, whose calls have literals alone, so that they are
+                 read back without being run: decoder (GQA, dense or experts; parts of models/qwen3), latent (MLA; of
+                 models/deepseek_v3), own_model (0.2: arguments of the same classes), and where names are imported from
 
 Releases 0.1.0, 0.2.2 and 0.3.0 were read (2026-11).
 """

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from scalewright.emit.rules import put
+from scalewright.emit.tables import table
 from scalewright.spec.common.formatting import below, flat
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
@@ -24,30 +25,12 @@ class Flavor(NamedTuple):
     releases: str = "0.2 0.3"
 
 
-BALANCED: Mapping[str, Any] = {"moe.router_bias": True}
-LATENT: Mapping[str, Any] = {"norm_eps": 1e-5, "mtp_layers": 0}
-SMALL = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6,
-         "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 16}  # fmt: skip
-FLAVORS: dict[tuple[str, str], Flavor] = {
-    ("llama3", "debugmodel"): Flavor("llama-3.1-8b", SMALL),
-    ("llama3", "1B"): Flavor("llama-3.2-1b", {"rope.scaling.factor": 8.0}, "0.3"),
-    ("llama3", "3B"): Flavor("llama-3.2-3b", {"rope.scaling.factor": 8.0}, "0.3"),
-    ("llama3", "8B"): Flavor("llama-3.1-8b"),
-    ("llama3", "70B"): Flavor("llama-3.1-70b"),
-    ("llama3", "405B"): Flavor("llama-3.1-405b"),
-    **{("qwen3", size): Flavor(f"qwen3-{size.lower()}") for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B")},
-    ("qwen3", "30B-A3B"): Flavor("qwen3-30b-a3b", BALANCED),
-    ("qwen3", "235B-A22B"): Flavor("qwen3-235b-a22b", {**BALANCED, "rope.theta": 5e6}),
-    ("deepseek_v3", "16B"): Flavor("deepseek-v2-lite", {**BALANCED, **LATENT}),
-    ("deepseek_v3", "236B"): Flavor("deepseek-v2", {**BALANCED, **LATENT, "moe.groups": 8, "moe.top_groups": 3}),
-    ("deepseek_v3", "671B"): Flavor("deepseek-v3", LATENT),
-}
-READ: dict[tuple[str, str], Flavor] = {  # read alone: gone, or not quite ours
-    ("llama2", "7B"): Flavor("llama-2-7b"), ("llama2", "13B"): Flavor("llama-2-13b"),
-    ("llama2", "70B"): Flavor("llama-2-70b"), ("llama4", "17bx16e"): Flavor("llama-4-scout"),
-    ("llama4", "17bx128e"): Flavor("llama-4-maverick"), ("gpt_oss", "20b"): Flavor("gpt-oss-20b"),
-    ("gpt_oss", "120b"): Flavor("gpt-oss-120b"),
-}  # fmt: skip
+def _flavors(kind: str) -> dict[tuple[str, str], Flavor]:
+    flavors = table("torchtitan/flavors.yaml")[kind].items()
+    return {(name.partition(" ")[0], name.partition(" ")[2]): Flavor(**flavor) for name, flavor in flavors}
+
+
+FLAVORS, READ = _flavors("written"), _flavors("read")  # both are read
 FIRST = (("llama3", "8B"), ("llama3", "70B"), ("llama3", "405B"))  # in 0.1 too
 UNIMPORTANT = (  # neither a size nor a part; or numbers of YaRN that it derives
     "name", "family", "version", "context", "mtp_layers", "norm_eps", "learned_positions",

@@ -9,14 +9,15 @@ torchrun ... -m torchtitan.train --module titan --config config
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
-from scalewright.emit.command_lines import nodes_of, ranks, read_words, torchrun_by_variables
+from scalewright.emit.command_lines import nodes_of, ranks_beside, torchrun_by_variables
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.python_code import Call, Module, Name, Unknown, spelled
 from scalewright.emit.rules import inverse
 from scalewright.emit.settings import Settings
-from scalewright.emit.torchtitan.decoder import DECODER, LATENT, imports
+from scalewright.emit.tables import text_of
 from scalewright.emit.torchtitan.layout import Keys, write_layout
 from scalewright.emit.torchtitan.model import Network, write_model
 from scalewright.emit.torchtitan.training import read_values, write_training
@@ -47,7 +48,7 @@ def write(s: Settings) -> Emitted:
     program = f"-m torchtitan.train --module {FILE.removesuffix('.py')} --config config"
     command = "PYTHONPATH=. " + torchrun_by_variables(s.layout.devices, program)
     body = f"def config() -> Trainer.Config:\n    return {spelled(config, 4)}\n"
-    helper = (LATENT if s.model.mla else DECODER) if network.call is not None else ""
+    helper = text_of(f"torchtitan/{'latent' if s.model.mla else 'decoder'}.txt") if network.call is not None else ""
     lines = imports(body + helper)
     if network.call is None:
         lines.append(f"from torchtitan.models.{network.name} import model_registry")
@@ -64,6 +65,18 @@ On each of {nodes} nodes, with NODE_RANK=<0..{nodes - 1}> and MASTER_ADDR=<the f
 '''
     text += f"{helper}\n\n{body}" if helper else body
     return s.emitted(TITLE, "torchtitan", VERSION, {FILE: text}, command)
+
+
+def imports(text: str) -> list[str]:
+    """The import lines for all names that an emitted text uses."""
+    lines = []
+    for module, names in re.findall(r"(\S+): (.+)", text_of("torchtitan/imports.txt")):
+        used = [name for name in names.split(", ") if re.search(rf"\b{name}\b", text)]
+        line = f"from {module} import {', '.join(used)}"
+        if len(line) > 100:
+            line = f"from {module} import (\n" + "".join(f"    {name},\n" for name in used) + ")"
+        lines += [line] if used else []
+    return lines
 
 
 def _config(s: Settings, network: Network, keys: Keys) -> Call:
@@ -132,10 +145,11 @@ def read(text: str, where: str) -> Reading:
         notes = [f"function {chosen} of {', '.join(results)} (a comment `--config NAME` chooses another)"]
     values = _values(call, module, where, notes)
     computed = {key: value for key, value in values.items() if isinstance(value, (Name, Unknown))}
-    reading = read_values({k: v for k, v in values.items() if k not in computed}, _launched(text), VERSION, notes)
-    skipped = [Unread(key, value[0], "computed: neither a literal nor a call") for key, value in computed.items()]
+    world = ranks_beside(text, "torchrun ")
+    reading = read_values({k: v for k, v in values.items() if k not in computed}, world, VERSION, notes)
+    skipped = [Unread(key, value[0], "computed: its default stands for it") for key, value in computed.items()]
     skipped += [Unread(f"{chosen}()", line, "neither a literal nor a call") for line in statements]
-    return Reading(reading.trainer, reading.run, (*reading.unread, *skipped), reading.assumed)
+    return replace(reading, unread=(*reading.unread, *skipped))
 
 
 def _starts_elsewhere(call: Call, module: Module) -> bool:
@@ -213,8 +227,3 @@ def _of_function(function: str, source: str) -> dict[str, object]:
     match = re.search(r"torchtitan\.models\.(\w+)\.", source)
     family = match[1] if match else function.partition("_")[0]
     return {"model.name": family, "model.flavor": function.removeprefix(f"{family}_").replace("_", "-")}
-
-
-def _launched(text: str) -> int | None:
-    line = next((line.strip() for line in text.splitlines() if "torchrun " in line and "--nproc" in line), None)
-    return ranks(read_words(line.partition("torchrun ")[2]), {}) if line else None

@@ -15,12 +15,12 @@ from scalewright.emit.command_lines import nodes_of, torchrun_by_variables
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.python_code import Call, spelled
 from scalewright.emit.settings import Settings
-from scalewright.emit.torchtitan.decoder import OWN
+from scalewright.emit.tables import text_of
 from scalewright.emit.torchtitan.keys import OLDER, V01, renamed
 from scalewright.emit.torchtitan.layout import Keys, write_layout
 from scalewright.emit.torchtitan.model import Network, decoder_spec, write_model
 from scalewright.emit.torchtitan.training import read_values, write_training
-from scalewright.spec.common.formatting import flat
+from scalewright.spec.common.formatting import counted, flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 
@@ -40,8 +40,8 @@ def write(s: Settings, release: str) -> Emitted:
     start = torchrun_by_variables(s.layout.devices, f"-m torchtitan.train --job.config_file {FILE}")
     command = ("PYTHONPATH=. " if network.call else "") + start
     head = [
-        f"# Written by `scalewright emit torchtitan`: torchtitan {release}, {nodes} x {each} devices.",
-        f"# NOTE: this toml config is a preset for {s.layout.devices} GPUs.",
+        f"# Written by `scalewright emit torchtitan`: torchtitan {release}, {nodes} x {counted(each, 'devices')}.",
+        f"# NOTE: this toml config is a preset for {counted(s.layout.devices, 'GPUs')}.",
     ]
     files = {FILE: "\n".join([*head, *_sections(keys), ""])}
     if network.call is not None:
@@ -51,10 +51,10 @@ def write(s: Settings, release: str) -> Emitted:
 
 
 def _model(network: Network, s: Settings) -> Keys:
-    own = network.call is not None
-    keys: Keys = {"job.description": s.run.name, "model.name": "own" if own else network.name,
+    custom = network.call is not None
+    keys: Keys = {"job.description": s.run.name, "model.name": "own" if custom else network.name,
                   "model.flavor": network.flavor or "own", "model.hf_assets_path": "./assets/hf/tokenizer"}  # fmt: skip
-    return {**keys, "experimental.custom_import": MODULE.removesuffix(".py")} if own else keys
+    return {**keys, "experimental.custom_import": MODULE.removesuffix(".py")} if custom else keys
 
 
 def _sections(keys: Keys) -> list[str]:
@@ -99,7 +99,9 @@ def own_model(network: Network, title: str) -> str:
     call = make(given, moe, dense)
     scaled = isinstance(call.values.get("rope_scaling_args"), Call)
     classes = call.name + (", RoPEScalingArgs" if scaled else "")
-    return OWN.format(title=title, module=network.name, classes=classes, more=more, args=spelled(call))
+    return text_of("torchtitan/own_model.txt").format(
+        title=title, module=network.name, classes=classes, more=more, args=spelled(call)
+    )
 
 
 def _llama_args(given: dict[str, Any], moe: Any, dense: list[int]) -> Call:

@@ -11,17 +11,19 @@ comment states ("preset for 64 A100 GPUs"), or the smallest for its degrees.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real, whole
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real, true, whole
 from scalewright.emit.rates import decay_length
 from scalewright.emit.rules import Pair, inverse, put
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.keys import ASIDE, ASIDE_SECTIONS, LAYOUT, TRAINING
 from scalewright.emit.torchtitan.layout import CONVERTERS, SCHEDULES, Keys
 from scalewright.emit.torchtitan.model import read_model
+from scalewright.spec.presets import load_model_spec
 
 UNCLIPPED = 1e9
 BETAS = Pair("optimizer.betas", ("optimizer.beta1", "optimizer.beta2"), (0.9, 0.95))
@@ -140,11 +142,14 @@ def read_values(values: dict[str, object], world: int | None, release: str, note
     quiet = {key for key in values if key.partition(".")[0] in ASIDE_SECTIONS}
     t = ForeignKeys(values, ASIDE | quiet)
     t.assumed += notes
+    if true(values.get("fault_tolerance.enable")):
+        for key in [key for key in values if key.startswith("fault_tolerance.")]:
+            t.refuse(key, "one group of torchft is read: set layout.dp_replicate, and `diloco` for semi-sync")
     run: RunKeys = {}
     layers = read_model(t, run, release == "0.1")
     _read_layout(t, run, world, release, layers)
     read_training(t, run)
-    return t.reading("torchtitan", run)
+    return replace(t.reading("torchtitan", run), version=release)
 
 
 def _read_layout(t: ForeignKeys, run: RunKeys, world: int | None, release: str, layers: int | None) -> None:
@@ -168,10 +173,11 @@ def _read_layout(t: ForeignKeys, run: RunKeys, world: int | None, release: str, 
 def _read_experts(t: ForeignKeys, layout: LayoutKeys, run: RunKeys) -> None:
     ep, etp = t.take(f"{P}.expert_parallel_degree", 1), t.take(f"{P}.expert_tensor_parallel_degree", 1)
     model = run.get("model")
-    if isinstance(model, dict) and not model.get("moe"):
+    if model is not None and load_model_spec(model).moe is None:
+        layout["ep"] = layout["etp"] = 1
         return
     layout["ep"] = whole(ep)
-    layout["etp"] = whole(etp) if whole(ep) > 1 else layout["tp"] if isinstance(model, dict) else 1
+    layout["etp"] = whole(etp) if whole(ep) > 1 else layout["tp"] if model is not None else 1
 
 
 def _read_sharding(t: ForeignKeys, layout: LayoutKeys, world: int | None) -> None:

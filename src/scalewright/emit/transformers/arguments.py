@@ -18,8 +18,8 @@ from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED_BATCH
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
-from scalewright.emit.rules import Pair, Rule, Word, put
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
+from scalewright.emit.rules import Pair, Rule, Word, put, words_for
 from scalewright.emit.scripts import model as scripts
 from scalewright.emit.scripts.facts import (
     Facts,
@@ -31,39 +31,15 @@ from scalewright.emit.scripts.facts import (
     take_states_offload,
 )
 from scalewright.emit.settings import Settings
+from scalewright.emit.tables import keys_for
 from scalewright.emit.transformers.schedule import read_optimizer, read_schedule, write_optimizer, write_schedule
 from scalewright.spec.common.formatting import flat
 
-NUMBERS = (  # with what TrainingArguments has where a key is missing
-    Word("optimizer.lr", "learning_rate", absent=5e-5),
-    Word("optimizer.eps", "adam_epsilon", absent=1e-8),
-    Word("optimizer.weight_decay", "weight_decay", absent=0.0),
-    Word("optimizer.clip_norm", "max_grad_norm", absent=1.0),
-    Word("seed", "seed", absent=42),
-)
+NUMBERS = words_for("transformers, numbers")
 BETAS = Pair("optimizer.betas", ("adam_beta1", "adam_beta2"), (0.9, 0.999))
 COMMON: tuple[Rule, ...] = (*NUMBERS, BETAS)
 BATCH = Word("layout.micro_batch", "per_device_train_batch_size")
-ASIDE = keys_of("""
-    output_dir overwrite_output_dir logging_strategy logging_first_step logging_steps logging_dir log_on_each_node
-    logging_nan_inf_filter log_level log_level_replica disable_tqdm report_to run_name project
-    include_num_input_tokens_seen include_tokens_per_second save_strategy save_total_limit save_only_model
-    save_on_each_node save_safetensors push_to_hub hub_token hub_model_id hub_strategy hub_private_repo hub_always_push
-    hub_revision load_best_model_at_end metric_for_best_model greater_is_better ignore_data_skip resume_from_checkpoint
-    data_seed eval_strategy evaluation_strategy eval_delay eval_on_start per_device_eval_batch_size
-    eval_accumulation_steps prediction_loss_only eval_do_concat_batches batch_eval_metrics bf16_full_eval fp16_full_eval
-    do_train do_eval do_predict dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
-    dataloader_prefetch_factor dataloader_drop_last remove_unused_columns label_names ddp_find_unused_parameters
-    ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout debug skip_memory_metrics
-    local_rank torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps use_cache use_cpu
-    average_tokens_across_devices accelerator_config use_liger_kernel fp16_opt_level half_precision_backend
-    gradient_checkpointing_kwargs activation_checkpointing_kwargs enable_jit_checkpoint fp16_backend
-    fsdp_transformer_layer_cls_to_wrap length_column_name parallelism_config.cp_backend parallelism_config.sp_backend
-    dataloader_in_order trackio_space_id
-    fsdp_config: version auto_wrap_policy transformer_layer_cls_to_wrap min_num_params state_dict_type
-        cpu_ram_efficient_loading sync_module_states use_orig_params backward_prefetch forward_prefetch
-        limit_all_gathers backward_prefetch_policy xla final_state_dict_type
-""")
+ASIDE = keys_for("transformers")
 SECTIONS = ("gradient_checkpointing_kwargs.", "activation_checkpointing_kwargs.", "accelerator_config.",
             "liger_kernel_config.", "fsdp_config.xla")  # fmt: skip
 STAGES = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
@@ -79,12 +55,14 @@ FILLED: dict[str, object] = {
     "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
 }  # fmt: skip
 MARKS = {"per_device_train_batch_size", "learning_rate", "max_steps", "num_train_epochs", "gradient_accumulation_steps"}
+# A sequence's length in scripts around the Trainer: run_clm.py's, TRL's, FastChat's, LLaMA-Factory's.
+LENGTHS = ("block_size", "max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "max_length", "seq_length")
 OTHERS = {"base_model", "finetuning_type", "cutoff_len", "template", "stage", "dataset_dir"}  # Axolotl, LLaMA-Factory
 
 
-def aside(keys: Iterable[str], own: frozenset[str] = frozenset()) -> frozenset[str]:
+def aside(keys: Iterable[str], besides: frozenset[str] = frozenset()) -> frozenset[str]:
     """Those of these keys that say nothing about a run; `own`: another trainer's beside."""
-    return frozenset(key for key in keys if key in ASIDE or key in own or key.startswith(SECTIONS))
+    return frozenset(key for key in keys if key in ASIDE or key in besides or key.startswith(SECTIONS))
 
 
 def read(document: Any, text: str, where: str) -> Reading:
@@ -97,6 +75,8 @@ def read(document: Any, text: str, where: str) -> Reading:
     devices = _read_sizes(foreign, layout)
     fit_batch(foreign, layout, devices)
     scripts.read_model(foreign, "model_name_or_path", where, run)
+    if (length := whole_of(foreign.take_first(*LENGTHS))) is not None:
+        put(run, "data.seq_len", length)
     return foreign.reading("transformers", run)
 
 
@@ -274,7 +254,7 @@ def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, o
 
 
 def write_deepspeed(s: Settings) -> dict[str, object]:
-    """ZeRO 1 as the Trainer takes it: "auto" is filled in from its own arguments."""
+    """ZeRO as the Trainer takes it: "auto" is filled in from its own arguments."""
     zero: dict[str, object] = {"stage": s.layout.zero_stage}
     config: dict[str, object] = {**FILLED, "zero_allow_untested_optimizer": True}
     if take_states_offload(s):

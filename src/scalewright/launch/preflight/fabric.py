@@ -98,7 +98,7 @@ def efa_provider(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, facts.where, facts.set("FI_PROVIDER=efa"))
 
 
-@SUBJECT.rule("efa-without-plugin", "warn", "EFA, and NCCL is told to use another network",
+@SUBJECT.rule("efa-without-plugin", "warn", "EFA, and NCCL set to another network",
               "aws-ofi-nccl README: NCCL_NET_PLUGIN; NCCL_NET", needs=("GPUs", "several nodes", "EFA"))  # fmt: skip
 def efa_without_plugin(facts: Facts) -> RuleFailure | None:
     net, plugin = facts.environ.get("NCCL_NET", ""), facts.environ.get("NCCL_NET_PLUGIN", "")

@@ -100,6 +100,7 @@ class Machine:
     host_addresses: tuple[str, ...] | None = None  # of its own name; empty: the name leads nowhere
     meeting_addresses: tuple[str, ...] | None = None  # of the place where ranks meet
     port_taken: bool | None = None  # the port where ranks meet, on rank 0's machine
+    port_holder: str = ""  # who has it, where this user may see that
     ephemeral_ports: tuple[int, int] | None = None  # which Linux gives to connections
     root: bool = False
     cards: Mapping[str, Card] = field(default_factory=dict)
@@ -177,7 +178,7 @@ class Facts:
         return self.environ.get(name, "0").strip().lower() not in ("", "0", "false", "off", "no")
 
 
-# What a rule may need before it is asked: its name, as docs/preflight.md shows it, and the test.
+# What a rule may need before it is asked: its name, as docs/preflight-rules.md shows it, and the test.
 NEEDS: Mapping[str, Callable[[Facts], bool]] = {
     "GPUs": lambda facts: facts.gpus,
     "several ranks": lambda facts: facts.place.world > 1,

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from scalewright.launch.local import cores
 from scalewright.launch.preflight.facts import Card, Folder, Interface, Machine, ProcessPlace, Space
+from scalewright.spec.common.ports import listener
 
 T = TypeVar("T")
 PATIENCE_S = 1.5
@@ -43,12 +44,14 @@ def look(
     overcommit = _words(root / "proc/sys/vm/overcommit_memory")
     host = socket.gethostname()
     several, meets = place.nodes > 1, place.rank == 0 and place.world > 1 and place.port is not None
+    taken = _taken(place.port) if meets and place.port and not place.store_is_up else None
     return Machine(
         host=host,
         interfaces=_interfaces(),
         host_addresses=_within(lambda: _addresses(host)) if several else None,
         meeting_addresses=_within(lambda: _addresses(place.address)) if several and place.address else None,
-        port_taken=_taken(place.port) if meets and place.port and not place.store_is_up else None,
+        port_taken=taken,
+        port_holder=listener(place.port) if taken else "",
         ephemeral_ports=(int(ports[0]), int(ports[1])) if len(ports) == 2 else None,
         root=hasattr(os, "geteuid") and os.geteuid() == 0,
         cards=_cards(root),

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from scalewright.launch.preflight.facts import Facts
 from scalewright.launch.preflight.rule import RuleFailure, Subject
 from scalewright.spec.common.formatting import counted
+from scalewright.spec.common.ports import how_to_free
 
 SUBJECT = Subject("network")
 INTERFACES = "PyTorch docs, torch.distributed: Choosing the network interface to use"
@@ -75,9 +76,9 @@ def port_taken(facts: Facts) -> RuleFailure | None:
     place = facts.place
     if place.rank or place.store_is_up or not facts.machine.port_taken:
         return None
-    what = f"port {place.port} of {facts.machine.host or 'this machine'} is taken, by an earlier run or another"
-    how = f"end what holds it (ss -ltnp 'sport = :{place.port}'), or set MASTER_PORT"
-    return RuleFailure(what, facts.where, how)
+    holder = facts.machine.port_holder
+    what = f"port {place.port} of {facts.machine.host or 'this machine'} is taken by {holder or 'an earlier run'}"
+    return RuleFailure(what, facts.where, how_to_free(place.port, holder))
 
 
 @SUBJECT.rule("port-of-connections", "warn", "a fixed port that Linux may give to any connection",

@@ -40,7 +40,7 @@ Check = Callable[[Facts], RuleFailure | None]
 
 @dataclass(frozen=True)
 class Rule:
-    """A row of docs/preflight.md."""
+    """A row of docs/preflight-rules.md."""
 
     name: str
     subject: str

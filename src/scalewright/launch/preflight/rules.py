@@ -12,8 +12,7 @@ from scalewright.launch.preflight.facts import Facts
 from scalewright.launch.preflight.rule import Moment, Rule, Subject
 from scalewright.launch.rank import RankContext
 from scalewright.launch.settings import present_environment
-from scalewright.spec.common.formatting import counted
-from scalewright.spec.errors import Finding, UserError
+from scalewright.spec.errors import Finding, Mistakes, UserError
 from scalewright.spec.launch import Preflight
 from scalewright.spec.run import RunSpec
 
@@ -51,13 +50,13 @@ def merge(by_host: Sequence[tuple[str, Sequence[Finding]]]) -> tuple[Finding, ..
 
 def stop_for(findings: Sequence[Finding], mode: Preflight) -> tuple[Finding, ...]:
     """The findings that are left to be said; raises UserError for a problem where problems stop the start."""
-    problems = [finding for finding in findings if finding.severity == "problem"]
-    if not problems or mode != "stop":
-        return tuple(findings)
-    first, others = problems[0], len(problems) - 1
-    more = f"{counted(others, 'problems')} more: scalewright doctor --launch RUN.yaml; " if others else ""
-    how = f"{first.how}; {more}launch.preflight=warn starts it all the same"
-    raise UserError(first.what, first.place, how)
+    problems = [finding for finding in findings if finding.severity == "problem" and mode == "stop"]
+    mistakes = Mistakes()
+    for problem in problems:
+        last = "; launch.preflight=warn starts it all the same" if problem is problems[-1] else ""
+        mistakes.noted.append(UserError(problem.what, problem.place, f"{problem.how}{last}"))
+    mistakes.stop()
+    return tuple(findings)
 
 
 def look_here(run: RunSpec, context: RankContext, kind: str, file: Path | None = None) -> tuple[Finding, ...]:
@@ -71,7 +70,6 @@ def look_here(run: RunSpec, context: RankContext, kind: str, file: Path | None =
         return ()
     environ, gpus = present_environment(), kind == "cuda"
     if context.alone:
-        facts = start_facts(environ, run, gpus=gpus, file=file)
-        return stop_for(check(facts, "meeting", "node"), mode)
+        return stop_for(check(start_facts(environ, run, gpus=gpus, file=file), "meeting", "node"), mode)
     facts = start_facts(environ, run, gpus=gpus, meeting=True)
     return stop_for(check(facts, "meeting"), mode)

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from scalewright.launch.preflight.facts import Facts
 from scalewright.launch.preflight.rule import RuleFailure, Subject
+from scalewright.spec.common.formatting import counted, gib
 
 SUBJECT = Subject("storage", at=("node",))
 GIB = 1 << 30
@@ -34,7 +35,7 @@ def no_room_to_save(facts: Facts) -> RuleFailure | None:
     room = _room(facts)
     if room is None or room[0] >= room[1]:
         return None
-    what = f"{room[0] / GIB:.1f} GiB are free, and a checkpoint has {room[1] / GIB:.1f}"
+    what = f"{gib(room[0] / GIB)} are free, and a checkpoint has {gib(room[1] / GIB)}"
     return RuleFailure(what, f"out_dir: {_path(facts)}", "free some, or set out_dir elsewhere")
 
 
@@ -50,7 +51,7 @@ def little_room(facts: Facts) -> RuleFailure | None:
     needed = max(1, saves - there)
     if room[0] >= needed * room[1]:
         return None
-    what = f"{room[0] / GIB:.1f} GiB are free, and {needed} checkpoints have {needed * room[1] / GIB:.1f}"
+    what = f"{gib(room[0] / GIB)} are free, and {needed} checkpoints have {gib(needed * room[1] / GIB)}"
     return RuleFailure(what, f"out_dir: {_path(facts)}", "free some, lower checkpoint.keep, or move out_dir")
 
 
@@ -63,7 +64,8 @@ def few_inodes(facts: Facts) -> RuleFailure | None:
     needed = (facts.run.spec.checkpoint.keep + 1) * (2 * facts.place.world + 4) + FILES_BESIDE
     if inodes.free >= needed:
         return None
-    what = f"{inodes.free} files may still be made, and a run of {facts.place.world} ranks makes {needed}"
+    ranks = counted(facts.place.world, "ranks")
+    what = f"{inodes.free} files may still be made, and a run of {ranks} makes {needed}"
     return RuleFailure(what, f"out_dir: {_path(facts)}", "remove some (df -i), or set out_dir elsewhere")
 
 

@@ -31,8 +31,7 @@ def _save_s(facts: Facts) -> tuple[float, str] | None:
     if run.save_bytes is None:
         return None
     seconds = run.save_bytes / (FAST * facts.place.nodes)
-    gib = run.save_bytes / 2**30
-    return seconds, f"a save of {gib:,.0f} GiB takes {seconds:,.0f} s even at 5 GB/s a node"
+    return seconds, f"a save of {run.save_bytes / 2**30:,.0f} GiB takes {seconds:,.0f} s even at 5 GB/s a node"
 
 
 @SUBJECT.rule("no-time-to-save", "warn", "the time before the limit is shorter than a save", SAVES,

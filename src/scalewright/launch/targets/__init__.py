@@ -1,7 +1,7 @@
 """What `launch TARGET` writes: a file per target, each with `write(job: Job) -> Written`.
 
 local.py       a script, for here
-slurm.py       a batch script          kubernetes.py   manifests
+slurm.py       a batch script          kubernetes/     manifests
 torchrun.py    a command per machine   ray.py          a driver
 mpi.py         mpirun and a hostfile   skypilot.py, dstack.py, runpod.py   a task's file
 ssh.py         a script, over hosts

@@ -7,7 +7,8 @@ torchrun's options + `train run.yaml` ──► agent_command(job, ...)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,9 +17,9 @@ import yaml
 from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets.script import PORT, bare_agent, network_variables, node_options
 from scalewright.spec.base import TextDumper, parse_yaml
-from scalewright.spec.common.formatting import commented
+from scalewright.spec.common.formatting import commented, counted
 from scalewright.spec.common.shell import Word
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import Mistakes, UserError
 from scalewright.spec.launch import LaunchSpec
 
 NO_MODULES = "a container has no environment modules; put them into its image"  # reasons of several targets
@@ -28,6 +29,19 @@ RESERVED = frozenset({
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
     "JOB_COMPLETION_INDEX", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT",
 })  # fmt: skip
+
+
+def sizes(job: LaunchJob, machines: str = "nodes") -> str:
+    """`4 nodes of 8 ranks`."""
+    return f"{counted(job.nodes, machines)} of {counted(job.per_node, 'ranks')}"
+
+
+def check_all(job: LaunchJob, *checks: Callable[[LaunchJob], object]) -> None:
+    """Raises one UserError of all settings that a check refuses."""
+    mistakes = Mistakes()
+    for check in checks:
+        mistakes.of(partial(check, job))
+    mistakes.stop()
 
 
 def image(job: LaunchJob) -> str:
@@ -52,9 +66,8 @@ def gpus(job: LaunchJob) -> str:
 
 def environment(job: LaunchJob) -> dict[str, str]:
     """Variables of each node's process, by name; raises UserError for one that the scheduler sets."""
-    for name in job.site.env:
-        if name in RESERVED:
-            raise UserError(f"{name} is set by the scheduler", "launch.env", "leave it out")
+    if taken := [name for name in job.site.env if name in RESERVED]:
+        raise UserError(f"the scheduler sets {', '.join(taken)}", "launch.env", "leave it out")
     unbuffered = {"PYTHONUNBUFFERED": "1"}  # lines reach the log as they are printed
     return dict(sorted((unbuffered | network_variables(job) | job.site.env).items()))
 

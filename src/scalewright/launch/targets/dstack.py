@@ -25,11 +25,12 @@ RETRY_FOR = "1d"  # how long dstack tries to get machines again
 
 def write(job: LaunchJob) -> Written:
     """The task of a job. Raises UserError for settings that dstack would refuse."""
+    container.check_all(job, container.image, container.environment, _resources, _volumes)
     name = container.dns_label(job.name, 40)  # dstack: ^[a-z][a-z0-9-]{1,40}$
     file = f"{name}.dstack.yml"
     submit = ("dstack", "apply", "--detach", "-f", file)
     comments = [
-        f"{job.name}: {job.nodes} nodes of {job.per_node} ranks. Written by `scalewright launch dstack`.",
+        f"{job.name}: {container.sizes(job)}. Written by `scalewright launch dstack`.",
         f"Start:  {' '.join(submit)}",
         f"Logs:   dstack logs {name}",
     ]
@@ -52,11 +53,7 @@ def _task(job: LaunchJob, name: str) -> dict[str, object]:
         command = command.replace("$", "$$")
     task["commands"] = [*job.site.setup, command]
     task["resources"] = _resources(job)
-    for source in job.site.claims:
-        if ":" in source:
-            raise UserError(f"{source} is no volume of dstack's", "launch.claims", "name one: VOLUME: /data")
-    volumes = [f"{source}:{path}" for source, path in [*job.site.claims.items(), *container.mounts(job.site)]]
-    if volumes:
+    if volumes := _volumes(job):
         task["volumes"] = volumes
     events = ["no-capacity", "interruption", *(["error"] if job.site.max_restarts else [])]
     task["retry"] = {"on_events": events, "duration": RETRY_FOR}
@@ -66,6 +63,13 @@ def _task(job: LaunchJob, name: str) -> dict[str, object]:
     if job.site.reservation:
         task["reservation"] = job.site.reservation
     return task
+
+
+def _volumes(job: LaunchJob) -> list[str]:
+    for source in job.site.claims:
+        if ":" in source:
+            raise UserError(f"{source} is no volume of dstack's", "launch.claims", "name one: VOLUME: /data")
+    return [f"{source}:{path}" for source, path in [*job.site.claims.items(), *container.mounts(job.site)]]
 
 
 def _resources(job: LaunchJob) -> dict[str, object]:

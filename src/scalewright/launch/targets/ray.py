@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from scalewright.launch.job import LaunchJob, Written
-from scalewright.launch.targets.container import dns_label, environment, unused
+from scalewright.launch.targets.container import dns_label, environment, sizes, unused
 from scalewright.spec.errors import UserError
 
 MACHINES, NONE, MOUNTS = "Ray's cluster has the machines", "Ray has none", "Ray's nodes have their mounts"
@@ -26,7 +26,7 @@ UNUSED = {
     "namespace": "Ray's cluster has it", "queue": NONE, "claims": MOUNTS, "shared_memory": "Ray's nodes have theirs",
     "rdma": "Ray's nodes have theirs",
 }  # fmt: skip
-DRIVER = '''"""{name}: {nodes} nodes of {per_node} ranks under Ray Train. Written by `scalewright launch ray`.
+DRIVER = '''"""{name}: {sizes} under Ray Train. Written by `scalewright launch ray`.
 
 On a node of the cluster:   python {file}
 From elsewhere:             ray job submit --working-dir . -- python {file}
@@ -77,7 +77,7 @@ def write(job: LaunchJob) -> Written:
     file = f"{label}.ray.py"
     resources = {"CPU": job.site.cpus_per_rank or 1, **({"GPU": 1} if job.device == "cuda" else {})}
     text = DRIVER.format(
-        name=job.name.replace("\\", "/").replace('"', "'"), nodes=job.nodes, per_node=job.per_node, file=file,
+        name=job.name.replace("\\", "/").replace('"', "'"), sizes=sizes(job), file=file,
         folder=_shown(folder), environment=_shown(environment(job)), world=job.world, use_gpu=job.device == "cuda",
         arguments=_shown([job.run_file, *job.overrides], 4), resources=_shown(resources, 8), label=_shown(label),
         out_dir=_shown(job.folder), max_restarts=job.site.max_restarts,

@@ -16,6 +16,7 @@ from scalewright.launch.targets.container import (
     BY_TORCHRUN,
     NO_MODULES,
     agent_command,
+    check_all,
     dns_label,
     environment,
     gpus,
@@ -48,7 +49,7 @@ CLUSTER_INTERFACE = "ens1"  # of an Instant Cluster's inner network; eth0 reache
 
 def write(job: LaunchJob) -> Written:
     """The request of a job. Raises UserError for settings that RunPod would refuse."""
-    _check(job)
+    check_all(job, _device, _nodes, _volume, gpus, image, environment)
     name = dns_label(job.name, 40)
     file = f"{name}.runpod.json"
     where = "clusters" if job.nodes > 1 else "pods"
@@ -63,11 +64,17 @@ def write(job: LaunchJob) -> Written:
     return Written({file: text}, submit, unused(job.site, UNUSED), tuple(notes))
 
 
-def _check(job: LaunchJob) -> None:
+def _device(job: LaunchJob) -> None:
     if job.device != "cuda":
         raise UserError("RunPod's pods here have GPUs", "device: cpu", "use another target, or device: cuda")
+
+
+def _nodes(job: LaunchJob) -> None:
     if job.nodes > MOST_NODES:
         raise UserError(f"{job.nodes} nodes", "launch.nodes", f"a cluster has {MOST_NODES} at most")
+
+
+def _volume(job: LaunchJob) -> None:
     if len(job.site.claims) > 1:
         raise UserError("RunPod mounts one network volume", "launch.claims", "name one: VOLUME_ID: /workspace")
 

@@ -28,11 +28,12 @@ UNUSED = {
 
 def write(job: LaunchJob) -> Written:
     """The task of a job. Raises UserError for settings that SkyPilot would refuse."""
+    container.check_all(job, _resources, container.environment)
     name = container.dns_label(job.name, 40)
     file = f"{name}.sky.yaml"
     submit = ("sky", "jobs", "launch", "--name", name, file)
     comments = [
-        f"{job.name}: {job.nodes} nodes of {job.per_node} ranks. Written by `scalewright launch skypilot`.",
+        f"{job.name}: {container.sizes(job)}. Written by `scalewright launch skypilot`.",
         f"Start:  {' '.join(submit)}",
         f"Logs:   sky jobs logs --name {name}",
     ]

@@ -10,6 +10,7 @@ from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import unused
 from scalewright.launch.targets.script import PORT, file_name, head, node_command, prepare, text_of
 from scalewright.launch.targets.torchrun import UNUSED as NO_SCHEDULER
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.common.shell import Expression, command, line
 from scalewright.spec.errors import UserError
 
@@ -20,7 +21,7 @@ def write(job: LaunchJob) -> Written:
     """The script of a job. Raises UserError for a list of hosts that is no host a node."""
     site, file = job.site, f"{file_name(job)}.ssh.sh"
     if len(site.hosts) != job.nodes:
-        what = f"{len(site.hosts)} hosts for {job.nodes} nodes"
+        what = f"{counted(len(site.hosts), 'hosts')} for {counted(job.nodes, 'nodes')}"
         raise UserError(what, "launch.hosts", "name as many: launch.hosts=[node-a,node-b]")
     hosts = [f"--host={host}" for host in site.hosts]
     ssh = [f"--ssh={line(['ssh', *site.options])}"] if site.options else []

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalewright.machine.findings import gib
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import Finding, Severity
 from scalewright.spec.hardware.devices import match_gpu
 
@@ -130,7 +131,7 @@ def torch_devices(torch: Any | None, gpus: list[dict[str, str]] | None, environ:
     if torch.backends.mps.is_available():
         return [Finding(GROUP, "devices", "ok", "Apple's GPU (MPS): one process trains on it")]
     if gpus:
-        what = f"the driver sees {len(gpus)} GPUs, and torch {torch.__version__} sees none"
+        what = f"the driver sees {counted(len(gpus), 'GPUs')}, and torch {torch.__version__} sees none"
         hidden = environ.get("CUDA_VISIBLE_DEVICES")
         if hidden is not None and hidden.strip() in {"", "-1"}:
             return [Finding(GROUP, "devices", "problem", what, "CUDA_VISIBLE_DEVICES hides them: unset it")]
@@ -152,7 +153,9 @@ def _cuda(torch: Any, gpus: list[dict[str, str]] | None, environ: Mapping[str, s
     if gpus and len(gpus) > count:
         hidden = environ.get("CUDA_VISIBLE_DEVICES")
         why = f"CUDA_VISIBLE_DEVICES={hidden} hides the others" if hidden else "the others are hidden from it"
-        findings.append(Finding(GROUP, "hidden", "note", f"the driver sees {len(gpus)} GPUs, torch {count}: {why}"))
+        findings.append(
+            Finding(GROUP, "hidden", "note", f"the driver sees {counted(len(gpus), 'GPUs')}, torch {count}: {why}")
+        )
     built = set(torch.cuda.get_arch_list())
     if built and not torch.version.hip and not any(_runs_on(arch, facts.major, facts.minor) for arch in built):
         what = f"torch {torch.__version__} has no code for compute capability {facts.major}.{facts.minor}"

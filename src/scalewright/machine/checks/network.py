@@ -7,12 +7,14 @@ why a run on several processes hangs before its first step.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from pathlib import Path
 
+from scalewright.spec.common.ports import how_to_free, listener
 from scalewright.spec.errors import Finding
 
 GROUP = "network"
@@ -125,8 +127,9 @@ def main_port(environ: Mapping[str, str]) -> Finding | None:
         with socket.create_server(("127.0.0.1", int(text))):
             pass
     except OSError as error:
-        what = f"port {text} is taken ({error.strerror or error}): a default rendezvous would fail on it"
-        return Finding(GROUP, "port", "note", what, "export MASTER_PORT to a free one, or stop what holds it")
+        why = f"by {holder}" if (holder := listener(int(text))) else f"({os.strerror(error.errno or 0)})"
+        what = f"port {text} is taken {why}: a default rendezvous would fail on it"
+        return Finding(GROUP, "port", "note", what, how_to_free(int(text), holder))
     return Finding(GROUP, "port", "ok", f"port {text} is free")
 
 

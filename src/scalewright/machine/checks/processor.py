@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from scalewright.machine.load import too_many_threads
+from scalewright.machine.load import fair_threads, loaded, too_many_threads
 from scalewright.machine.processor import Processor
 from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import Finding
@@ -20,7 +20,7 @@ def cores(processor: Processor) -> Finding:
     usable, all_of_them = processor.usable_cores, processor.logical_cores
     keys = ("model", "logical_cores", "physical_cores", "usable_cores", "quota_cores", "flags", "numa_nodes")
     data = {key: getattr(processor, key) for key in keys} | {"flags": list(processor.flags)}
-    what = f"{processor.model}: {usable} of {all_of_them} cores usable; {flags}"
+    what = f"{processor.model}: {usable} of {counted(all_of_them, 'cores')} usable; {flags}"
     if usable == all_of_them:
         return Finding(GROUP, "cores", "ok", what, data=data)
     cut = "a container's CPU quota" if processor.quota_cores is not None else "an affinity mask"
@@ -49,19 +49,18 @@ def threads(
     each = max(wanted.values(), default=torch_threads or usable)
     source = next((name for name, count in wanted.items() if count == each), "the library's default")
     data = {"threads": each, "workers": workers, "usable_cores": usable, "source": source}
-    fair = max(1, usable // workers)
+    fair = fair_threads(processor, workers, others)
     per = f"{workers} workers x {each} threads" if workers > 1 else counted(each, "threads")
     on = counted(usable, "usable cores")
-    busy = too_many_threads(processor, each, workers, others) if workers * each <= usable else None
-    if busy is not None:
-        what, _, fix = busy.partition("; ")
+    if (remark := too_many_threads(processor, each, workers, others)) is not None:  # as `train` says it
+        what, _, fix = remark.partition("; ")
         findings.append(Finding(GROUP, "threads", "warn", f"{what} ({source})", fix, data))
-    elif workers * each > usable:
-        what, fix = f"{per} on {on} ({source}): they wait for each other", f"export OMP_NUM_THREADS={fair}"
-        findings.append(Finding(GROUP, "threads", "warn", what, fix, data))
-    elif workers * each < usable:
-        what = f"{per} on {on} ({source}): {usable - workers * each} idle"
-        findings.append(Finding(GROUP, "threads", "note", what, f"export OMP_NUM_THREADS={fair}", data))
+    elif each < fair:
+        what = f"{per} on {on} ({source}): {workers * (fair - each)} idle"
+        # A number for one process would be each rank's of a run with several.
+        unset = f"unset {source}: `train` gives every rank its share; or " if workers == 1 and wanted else ""
+        fix = f"{unset}export OMP_NUM_THREADS={fair}{' for one process' if unset else ''}"
+        findings.append(Finding(GROUP, "threads", "note", what, fix, data))
     else:
         findings.append(Finding(GROUP, "threads", "ok", f"{per} on {on} ({source})", data=data))
     return findings
@@ -102,13 +101,11 @@ def load(processor: Processor, others: float | None = None) -> Finding | None:
     import psutil  # late: what it imports differs from system to system
 
     average = psutil.getloadavg()[0]
-    cores, what = processor.logical_cores, f"load {average:.1f} on {processor.logical_cores} cores"
+    cores, what = processor.logical_cores, f"load {average:.1f} on {counted(processor.logical_cores, 'cores')}"
     data = {"load_1_minute": round(average, 2), "others_busy_cores": others and round(others, 2)}
-    if (others is None and average <= 0.5 * cores) or (others is not None and others <= 0.25 * cores):
+    if not (busy := loaded(processor, others)) and (others is not None or average <= 0.5 * cores):
         return Finding(GROUP, "load", "ok", what, data=data)
-    what = f"{what}: others are at work, and timings vary"
-    if others is not None:
-        what = f"others keep {others:.1f} of {cores} cores busy: timings vary"
+    what = f"{busy}: timings vary" if busy else f"{what}: others are at work, and timings vary"
     return Finding(GROUP, "load", "note", what, "stop what else runs before you measure", data)
 
 

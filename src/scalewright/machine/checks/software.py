@@ -28,11 +28,11 @@ TRAINING = ("torch", "safetensors", "tokenizers", "pyarrow")
 
 def installed(names: Sequence[str]) -> dict[str, str | None]:
     """The installed versions of packages, none of which is imported for it; None for what isn't there."""
-    found: dict[str, str | None] = dict.fromkeys(names)
+    by_name: dict[str, str | None] = dict.fromkeys(names)
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            by_name[name] = importlib.metadata.version(name)
+    return by_name
 
 
 def versions(torch: Any | None) -> dict[str, str | None]:

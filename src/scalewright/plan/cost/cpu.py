@@ -62,8 +62,8 @@ class Loopback:
         self, size: np.ndarray, group: np.ndarray, stride: np.ndarray, leaves: np.ndarray | float = 1.0
     ) -> np.ndarray:
         """Seconds until every rank has sent `size` bytes: a message to each of the others."""
-        one = self.send(size / np.maximum(group, 1), stride, group * stride)
-        return np.where(group > 1, (group - 1) * one, 0.0)
+        message = self.send(size / np.maximum(group, 1), stride, group * stride)
+        return np.where(group > 1, (group - 1) * message, 0.0)
 
     def _ring(self, kind: str, size: np.ndarray, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
         ring = (group - 1) / np.maximum(group, 1) / self.share

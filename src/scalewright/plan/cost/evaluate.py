@@ -7,7 +7,7 @@
 
 Uncertain: an unknown trainer · one that was never measured · recomputation that nobody stated · no layout at all · a
 batch or a shape that had to be assumed · experts · time that waits for the host or for links between nodes · a device,
-or a generation of devices, that was never measured.
+a generation of devices, or a feature of the layout (features.py) that was never measured.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from scalewright.plan.constants import Constants, constants
 from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.facts import Facts, unit_facts
 from scalewright.plan.cost.kernels import Flat, flatten, price
-from scalewright.plan.cost.memory import SIGMA, Memory, memory
+from scalewright.plan.cost.memory import SIGMA, Memory, host_bytes, memory
 from scalewright.plan.cost.table import RECOMPUTE, Table, table
 from scalewright.plan.cost.timeline import Step, step
+from scalewright.plan.features import never
 from scalewright.plan.frameworks import KERNELS
 from scalewright.plan.request import Request
 from scalewright.spec.hardware.device_families import Family
@@ -56,6 +57,12 @@ class Outcome:
 
     step: Step
     memory: Memory
+    host: np.ndarray  # bytes of host memory for each device
+
+    @property
+    def fits(self) -> np.ndarray:
+        """Whether each row fits on its device, and on the host what is offloaded."""
+        return np.asarray(self.memory.fits & (self.host <= self.step.at.chip.host_bytes))
 
 
 def prepare(requests: Sequence[Request], c: Constants | None = None) -> Prepared:
@@ -70,7 +77,8 @@ def prepare(requests: Sequence[Request], c: Constants | None = None) -> Prepared
 def evaluate(prepared: Prepared, c: Constants) -> Outcome:
     """Prices everything."""
     timed = evaluate_time(prepared, c)
-    return Outcome(timed, memory(timed.at))
+    usage = memory(timed.at)
+    return Outcome(timed, usage, host_bytes(timed.at, usage))
 
 
 def evaluate_time(prepared: Prepared, c: Constants) -> Step:
@@ -107,19 +115,21 @@ def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c
     links = sum(parts[name] for name in ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed"))
     known, wide = at.trainer.known, at.table.devices > at.chip.domain
     timed = np.array([request.chip.timings is not None for request in requests])  # its own probe says enough
-    never = (known > 0) & (at.trainer.measured == 0) & ~timed
+    unmeasured = (known > 0) & (at.trainer.measured == 0) & ~timed
     siblings = np.array([request.chip.name not in MEASURED_DEVICES for request in requests])
     strange = np.array([request.chip.family.kernels not in _measured_kernels() for request in requests])
+    strangers = np.array([len(never(r)) for r in requests], dtype=float)
     guesses = np.array([sum(line.startswith(HEAVY) for line in r.assumed) for r in requests], dtype=float)
     square = (
         c["band.base"] ** 2
         + (c["band.trainer"] * (1 - known)) ** 2
-        + (c["band.unmeasured"] * never) ** 2
+        + (c["band.unmeasured"] * unmeasured) ** 2
         + (c["band.recompute"] * unknown) ** 2
         + (c["band.experts"] * (at.work.sparse > 0)) ** 2
         + (c["band.links"] * links / seconds * np.where(wide, 1.0, 0.5)) ** 2
         + (c["band.host"] * np.minimum(outcome.step.host, 1.0)) ** 2
         + (c["band.guess"] ** 2) * guesses
+        + (c["band.feature"] ** 2) * strangers * ~timed
         + (c["band.device"] * strange * ~timed) ** 2
         + (c["band.sibling"] * siblings * ~timed) ** 2
     )

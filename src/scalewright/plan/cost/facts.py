@@ -41,6 +41,7 @@ class ChipFacts(PerUnit):
     fabric_rate = Column(lambda u: u.chip.fabric_rate)
     fabric_delay = Column(lambda u: u.chip.fabric_delay)
     host_rate = Column(lambda u: u.chip.host_rate)
+    host_bytes = Column(lambda u: u.chip.host_bytes)
     measured = Column(lambda u: u.chip.measured)
     tpu = Column(lambda u: u.chip.kind == "tpu")
     gpu = Column(lambda u: u.chip.kind == "gpu")

@@ -73,7 +73,7 @@ class TrainerFacts(PerUnit):
     overlap_tp = Column(lambda u: _overlaps_tp(u))
     overlap_ep = Column(lambda u: bool(u.switches.ep_overlap))
     # what is sent
-    grads = Column(lambda u: u.framework.grads)  # bytes of a gradient
+    grads = Column(lambda u: 2.0 if u.switches.bf16_grads else u.framework.grads)  # bytes of a gradient
     compress = Column(lambda u: COMPRESSED.index(word(u.compress)), int)
     by_block = Column(lambda u: u.framework.buckets == "block")
     by_tree = Column(lambda u: _own(u))  # others' constants were fitted with rings, there and back
@@ -116,10 +116,10 @@ class TrainerFacts(PerUnit):
     shared = Column(lambda u: u.framework.shared)
     usable = Column(lambda u: u.framework.usable)
     memory_spread = Column(lambda u: u.framework.memory_spread)
-    states_follow = Column(lambda u: _own(u))  # parameters that go to the host
+    grads_follow = Column(lambda u: u.framework.grads_follow)  # optimizer states that go to the host
     # bytes of a parameter; `copies`: this package's own 16-bit ones beside the fp32 masters
     held_weights = Column(lambda u: u.framework.held[0])
-    held_grads = Column(lambda u: u.framework.held[1])
+    held_grads = Column(lambda u: 2.0 if u.switches.bf16_grads else u.framework.held[1])
     adamw_bytes = Column(lambda u: u.framework.held[2])
     held_optimizer = Column(lambda u: u.optimizer.each if _own(u) else u.framework.held[2])
     copies = Column(lambda u: 2.0 * (WIDTHS[u.precision] > 0) * _own(u))

@@ -106,7 +106,9 @@ def price(flat: Flat, c: Constants) -> Prices:
     total: np.ndarray = np.zeros(shape)
     parts, light = np.zeros(flat.units * (REST + 1)), np.zeros(flat.units)
     classes = (flat.products, flat.attention, flat.moves)
-    prices = (_matmul(flat.products, flat.tiles, c), _attention(flat.attention, c), _move(flat.moves, c))
+    core, fused = flat.attention, flat.attention.trainer.attention >= FLASH1  # (Dao 2023); else scores are in memory
+    attention = np.where(fused, _fused(core, c), _loose(core, c))
+    prices = (_matmul(flat.products, flat.tiles, c), attention, _move(flat.moves, c))
     for kernels, each in zip(classes, prices, strict=True):
         seconds = each * kernels.k.share
         sums = np.bincount(kernels.place, seconds, int(np.prod(shape))).reshape(shape)
@@ -153,11 +155,6 @@ def _matmul(kernels: Kernels, tiles: Tiles, c: Constants) -> np.ndarray:
     cast = cast * np.where((k.kind == GROUPED) & (trainer.fused_experts > 0), 0.0, 1.0)
     gaps = np.where(tiles.plain, 1, 3) * c["shape.gap"]
     return np.asarray(np.maximum(compute, k.bytes / rate) + (cast + tiles.added / rate) + gaps)
-
-
-def _attention(kernels: Kernels, c: Constants) -> np.ndarray:
-    """Attention's core, fused (Dao 2023) or with its scores in memory, by the trainer's kernel."""
-    return np.where(kernels.trainer.attention < FLASH1, _loose(kernels, c), _fused(kernels, c))
 
 
 def _fused(kernels: Kernels, c: Constants) -> np.ndarray:

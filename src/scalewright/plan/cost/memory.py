@@ -38,11 +38,13 @@ from scalewright.plan.cost.optimizer import activations_away
 from scalewright.plan.cost.own_memory import own_memory
 from scalewright.plan.cost.states import elements, states
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
+from scalewright.plan.request import OFFLOADS
 
 MemoryKind = Literal["allocated", "reserved", "smi"]
 Risk = Literal["fits", "likely", "unlikely", "no"]
 SIGMA = 1.2816  # of a normal: 10% lie below -1.2816 s
 COMES_AND_GOES = ("activations", "buffers", "other")
+OFFLOADED = ("parameters", "gradients", "optimizer", "activations")  # kinds of memory that offload moves
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
 GIB = float(2**30)
 GATHERED = 2  # blocks whose weights FSDP holds whole at once: the one that works and the next
@@ -89,6 +91,19 @@ def memory(at: Columns) -> Memory:
     return Memory(parts, peak, totals, usable, *memory_band(at, peak), memory_kinds(at, parts, peak))
 
 
+def host_bytes(at: Columns, usage: Memory, asked: np.ndarray | bool = True) -> np.ndarray:
+    """Bytes of host memory for each device that the rows of the mask `asked` need for what they offload."""
+    rows, host = np.flatnonzero(asked & (at.table.offload != OFFLOADS.index("none"))), np.zeros(len(at.table))
+    if len(rows):
+        resident = at.table.take(rows)
+        resident.offload = np.full(len(rows), OFFLOADS.index("none"))
+        there = Columns(resident, at.facts, at.c)
+        parts = memory(there).parts
+        moved = sum(np.maximum(parts[kind] - usage.parts[kind][rows], 0.0) for kind in OFFLOADED)
+        host[rows] = moved * np.where(there.own, 1.0, at.c["memory.host"])
+    return host
+
+
 def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
     """Bytes by kind on one pipeline rank. `block`: what one keeps, and takes to rebuild (`block_bytes`)."""
     table, c = at.table, at.c
@@ -112,8 +127,8 @@ def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.nd
     if not at.own.any():
         return usual
     place = place.with_predictions(at.work.mtp)
-    own = own_memory(at, place, held, own_kept(table, place, kept, rebuilt, alive), alive)
-    return {kind: np.where(at.own, own[kind], usual[kind]) for kind in KINDS}
+    ours = own_memory(at, place, held, own_kept(table, place, kept, rebuilt, alive), alive)
+    return {kind: np.where(at.own, ours[kind], usual[kind]) for kind in KINDS}
 
 
 def _buffers(at: Columns, place: PipelineRank) -> np.ndarray:

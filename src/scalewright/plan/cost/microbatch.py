@@ -3,7 +3,7 @@
     forward   n (f + ep + cp) + tp + ends                           n: blocks of the rank
     backward  n (b + again + (1 + r) ep + (2 + r) cp) + tp + ends   r: share of blocks that run again; of
                                                                     Ulysses 1 + r
-    waits     by the price list: for launches (host.py), or for Python around operators (cpu.py)
+    waits     by the price list: for launches (price_list.py), or for Python around operators (cpu.py)
 
 Of this package's own trainer ep is what it sends less what shared experts compute meanwhile.
 
@@ -132,8 +132,8 @@ def experts(
     for during, times in PASSES.items():
         again = at.rerun if during == "recompute" else 1.0
         seconds[during] = seconds[during] - hides * np.minimum(seconds[during], times * again * shared)
-    own, total = sent.volumes.own, sum(seconds.values())
-    return np.where(own, seconds["forward"], front), np.where(own, total, whole)
+    ours, total = sent.volumes.own, sum(seconds.values())
+    return np.where(ours, seconds["forward"], front), np.where(ours, total, whole)
 
 
 def tensor_parallel(at: Columns, place: PipelineRank, sent: Exchanges) -> tuple[np.ndarray, np.ndarray]:

@@ -42,8 +42,7 @@ def optimizer(at: Columns) -> np.ndarray:
     moved = mine * (at.trainer.grads + 2 * at.trainer.adamw_bytes + NEW_WEIGHTS)
     adamw = moved * c["optimizer.bytes"] / at.memory_rate
     seconds = adamw * at.trainer.update
-    # the states of this package's FSDP follow the parameters to the host (spec/memory.py)
-    away = t.offloads("optimizer") | (t.offloads("parameters") & (at.trainer.states_follow > 0))
+    away = t.offloads("optimizer") | t.offloads("parameters")  # states follow parameters to the host
     if not away.any():
         return np.asarray(seconds)
     there = adamw * at.trainer.update_on_host * np.maximum(at.memory_rate / c["optimizer.host_memory"], 1.0)

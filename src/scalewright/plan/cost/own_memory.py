@@ -141,7 +141,7 @@ class _Rank:
         self.widest = at.kept(BLOCK, "widest")
         self.logits = last * works.logits  # numbers
         self.in_chunks = last & (works.head_in_chunks > 0)
-        # probabilities of a chunk in fp32: log_softmax makes them from an fp32 copy, vocabulary.py from none
+        # probabilities of a chunk in fp32: log_softmax makes them from an fp32 copy, a cut vocabulary from none
         chunk = np.where((self.width < FP32) & (t.tp == 1), 2.0, 1.0) * FP32
         # or the slope of the logits' cap lies beside them
         chunk = np.maximum(chunk, FP32 + works.capped * self.width) * np.minimum(self.logits, last * LOGITS_AT_ONCE)
@@ -324,8 +324,8 @@ class _Rank:
 
     def sum_of_root(self) -> Moment:
         """ZeRO-1 before its last micro-batch: a root's gradient beside the sums that it is added to."""
-        one, made = self.stage == 1, self.width * self.larger_root + self.stream
-        return Moment(one * self.without_one, one * self.gathered, one * self.gradients, one * made)
+        zero_1, made = self.stage == 1, self.width * self.larger_root + self.stream
+        return Moment(zero_1 * self.without_one, zero_1 * self.gathered, zero_1 * self.gradients, zero_1 * made)
 
     def sum_of_shared(self) -> Moment:
         """Two gradients of one weight, and their sum: the head's and the embedding's after the blocks.

@@ -159,7 +159,7 @@ class Sizes:
 
 
 def makespans(rows: np.ndarray, sizes: Sizes, costs: Costs, sums: RankCost, border: Border) -> np.ndarray:
-    """Seconds of these rows' pipelines; `sums`: over all ranks, of which those between hold what the ends leave."""
+    """Seconds of rows' pipelines; `costs`: the fullest rank between, first, last; `sums`: all, between what is left."""
     times = []
     for row in rows:
         p, v, m = (int(column[row]) for column in (sizes.ranks, sizes.virtual_stages, sizes.micro_batches))

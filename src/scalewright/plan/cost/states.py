@@ -54,8 +54,8 @@ def states(at: Columns, place: PipelineRank) -> States:
     """What a rank holds all step."""
     if not at.own.any():
         return _usual(at, place)
-    own = _own(at, place)
-    return own if at.own.all() else own.where(at.own, _usual(at, place))
+    ours = _own(at, place)
+    return ours if at.own.all() else ours.where(at.own, _usual(at, place))
 
 
 def versions(table: Table, rank: np.ndarray) -> np.ndarray:
@@ -83,11 +83,13 @@ def _usual(at: Columns, place: PipelineRank) -> States:
     experts = np.maximum(shard * table.tp / (table.ep * table.etp), 1.0)
     whole, share = dense + expert, dense / shard + expert / experts
     grads, held = at.trainer.held_grads, np.where(zero >= 1, share, whole) * at.trainer.held_optimizer
+    away, states_away = table.offloads("parameters"), table.offloads("optimizer")
+    grads_away = away | (states_away & (zero >= 2) & (at.trainer.grads_follow > 0))
     parameters = np.where(zero >= 3, share, whole) * at.trainer.held_weights * versions(table, place.rank)
     return States(
-        np.where(table.offloads("parameters"), 0.0, parameters),
-        np.where(zero >= 2, share, whole) * grads,
-        np.where(table.offloads("optimizer"), 0.0, held),
+        np.where(away, 0.0, parameters),
+        np.where(grads_away, 0.0, np.where(zero >= 2, share, whole) * grads),
+        np.where(away | states_away, 0.0, held),
         # FSDP in a pipeline gathers and reduces once a step (volumes.py): both stay whole
         np.where((zero >= 3) & (table.pp > 1), whole * (2.0 + grads), 0.0),
         np.zeros(len(table)),
@@ -100,21 +102,21 @@ def _usual(at: Columns, place: PipelineRank) -> States:
 
 def _own(at: Columns, place: PipelineRank) -> States:
     """The states of ranks that are 0 along all axes but pp: their shards are largest."""
-    table, trainer, own, experts = at.table, at.trainer, at.padded, at.padded.experts
-    sharded, ranks = own.sharded, own.ranks
+    table, trainer, padded, experts = at.table, at.trainer, at.padded, at.padded.experts
+    sharded, ranks = padded.sharded, padded.ranks
     away = table.offloads("parameters")
     count, copy = _regions(table, place), _apart(place).astype(float)
     dense, rest, adam = (
         sum(count[region] * sums[:, region] for region in count) + copy * sums[:, TIED]
-        for sums in (own.regions.elements, own.regions.rest, own.regions.states)
+        for sums in (padded.regions.elements, padded.regions.rest, padded.regions.states)
     )
     blocks, beside = count[BLOCK], count[EXTRA] * at.region(at.facts.works.expert, EXTRA)
-    shard = dense / ranks + (blocks * experts.elements + beside) / own.expert_ranks
+    shard = dense / ranks + (blocks * experts.elements + beside) / padded.expert_ranks
     copies = trainer.copies
     outer = np.where(table.dp_replicate > 1, trainer.outer_bytes, 0.0)  # of islands
     own_rest = np.where(trainer.by_matrix > 0, rest / ranks, 0.0)
     kept = FP32 * shard + np.where(sharded, 0.0, copies * shard)
-    adam = adam + blocks * experts.states + trainer.held_optimizer * beside / own.expert_ranks
+    adam = adam + blocks * experts.states + trainer.held_optimizer * beside / padded.expert_ranks
     adam_away = table.offloads("optimizer") & ~away
     kept = np.where(adam_away & ~sharded & (copies > 0), copies * shard, kept)
     return States(

@@ -112,16 +112,16 @@ class Volumes:
 
     def _count(self, place: PipelineRank) -> Rank:
         at, t = self.at, self.at.table
-        own, groups = at.padded, self._groups(place)
+        padded, groups = at.padded, self._groups(place)
         whole = sum(group.elements * group.count for group in groups)
-        plain = np.where(~own.sharded & (at.summing > 1), FP32 * whole, 0.0)
-        compressed = (own.regions.shrunk, own.regions.sent_p, own.regions.sent_q)
+        plain = np.where(~padded.sharded & (at.summing > 1), FP32 * whole, 0.0)
+        compressed = (padded.regions.shrunk, padded.regions.sent_p, padded.regions.sent_q)
         numbers, p, q = (shrunk(at, place, sums, at.work.mtp) for sums in compressed)
         return Rank(
             **{name: getattr(t, name) for name in ("zero_stage", "pp", "tp", "accumulation")},
-            fsdp=own.ranks,
+            fsdp=padded.ranks,
             replicas=np.where(at.islands, 1.0, t.dp_replicate),
-            sharded=own.sharded.astype(float),
+            sharded=padded.sharded.astype(float),
             width=at.trainer.weight_bytes,
             groups=groups,
             buckets=self._messages(plain, at.summing, (numbers, p, q)),
@@ -168,15 +168,15 @@ class Volumes:
         """Experts of an average block: a unit of FSDP, or a part of the gradients that their replicas sum."""
         if not self.at.work.sparse.any():
             return Shards()
-        t, own, experts = self.at.table, self.at.padded, self.at.padded.experts
+        t, padded, experts = self.at.table, self.at.padded, self.at.padded.experts
         elements = np.rint(experts.elements / np.maximum(self.at.work.sparse, 1e-9))  # all blocks of experts are alike
         share = place.blocks * self.at.work.sparse
         group = Group(elements, share, self._computations(place))
         replicas = np.maximum(t.dp * t.cp * t.tp / (t.ep * t.etp), 1.0)
-        plain = np.where(~own.sharded & (replicas > 1), FP32 * elements * share, 0.0)
+        plain = np.where(~padded.sharded & (replicas > 1), FP32 * elements * share, 0.0)
         compressed = (experts.shrunk, experts.sent_p, experts.sent_q)
         numbers, p, q = (place.blocks * sums for sums in compressed)
-        return Shards(own.expert_ranks, (group,), self._messages(plain, replicas, (numbers, p, q)))
+        return Shards(padded.expert_ranks, (group,), self._messages(plain, replicas, (numbers, p, q)))
 
     def _computations(self, place: PipelineRank) -> np.ndarray:
         """Forwards and backwards of a stage in a step, parts of split ones counted."""
@@ -212,16 +212,16 @@ class Volumes:
 
     def _partial(self, place: PipelineRank) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """The rank's own fp32 parts of what tp ranks hold alike, and of a tied head's two ends."""
-        t, own = self.at.table, self.at.padded
-        for axis, sums in (("tp", own.regions.sum_tp), ("kv", own.regions.sum_kv)):
+        t, padded = self.at.table, self.at.padded
+        for axis, sums in (("tp", padded.regions.sum_tp), ("kv", padded.regions.sum_kv)):
             start, end = self._roots(place, sums)
-            part = FP32 * (place.blocks * sums[:, BLOCK] + start + end) / own.ranks
+            part = FP32 * (place.blocks * sums[:, BLOCK] + start + end) / padded.ranks
             yield axis, part, 1.0 * (t.tp > 1) * (part > 0)
         if (t.etp > 1).any():
-            part = FP32 * place.blocks * own.experts.sum_etp / own.expert_ranks
+            part = FP32 * place.blocks * padded.experts.sum_etp / padded.expert_ranks
             yield "etp", part, 1.0 * (part > 0)
         ends = (t.pp > 1) & ~t.schedules("folded") & ((place.first > 0) | (place.last > 0))
-        part = FP32 * own.regions.elements[:, TIED] / own.ranks
+        part = FP32 * padded.regions.elements[:, TIED] / padded.ranks
         yield "tie", part, 1.0 * ends * (self.at.work.tied > 0) * (part > 0)
 
     def _exchanges(self, place: PipelineRank) -> Exchanges:

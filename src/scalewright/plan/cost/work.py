@@ -29,7 +29,7 @@ from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
 from scalewright.spec.primitives import Operator, Sizes
-from scalewright.spec.tensors import TensorSpec, block_tensors, outer_tensors
+from scalewright.spec.tensors import block_tensors, outer_tensors
 from scalewright.spec.volumes import Number
 
 # Parts of a block that trainers recompute by themselves; the rest of it is in none
@@ -289,17 +289,14 @@ def _kept(operators: Sequence[Operator], widened: float) -> RegionKept:
 @lru_cache(maxsize=4096)
 def _totals(model: ModelSpec) -> Mapping[tuple[int, str], float]:
     """Elements of the model's tensors by region and role; blocks as an average block."""
-    placed = [(tensor, _outer_region(tensor), 1.0) for tensor in outer_tensors(model, mtp=True)]
+    outer = outer_tensors(model, mtp=True)
+    placed = [(x, EXTRA if x.name.startswith("mtp.") else BEFORE if x.layer < 0 else AFTER, 1.0) for x in outer]
     for layer, alike in layer_kinds(model):
         placed += [(x, BLOCK, alike / model.num_hidden_layers) for x in block_tensors(model, layer)]
     totals: defaultdict[tuple[int, str], float] = defaultdict(float)
     for tensor, region, share in placed:
         totals[region, "tied" if tensor.tied_to and region == BEFORE else tensor.role] += tensor.size * share
     return totals
-
-
-def _outer_region(tensor: TensorSpec) -> int:
-    return EXTRA if tensor.name.startswith("mtp.") else BEFORE if tensor.layer < 0 else AFTER
 
 
 def _parameters(model: ModelSpec, s: Sizes) -> tuple[np.ndarray, np.ndarray]:

@@ -153,7 +153,7 @@ def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -
 
     A left-out trainer also counts as unknown: only the date of its entry in frameworks.yaml is used.
     """
-    groups, priors = groups_of(runs, kind), _priors()
+    groups, priors = groups_of(runs, kind), start()
     tested = of_unknown_trainers(runs) if kind == "trainer" else runs
     prepared, seconds = prepare(tested.requests, priors), np.full(len(runs), np.nan)
     for group in dict.fromkeys(groups[np.isfinite(runs.seconds) & ~runs.apart]):
@@ -165,7 +165,8 @@ def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -
     return seconds
 
 
-def _priors() -> Constants:
+def start() -> Constants:
+    """The constants at their priors."""
     return constants().with_values({fact.name: fact.prior for fact in facts()})
 
 
@@ -193,7 +194,7 @@ def _plain(number: str) -> str:
 
 def main() -> None:
     """Fits; prints the constants and the cross-validated errors; `--write` saves the constants."""
-    runs, priors = runs_of(read_table(MEASURED)), _priors()
+    runs, priors = runs_of(read_table(MEASURED)), start()
     fitted = solve(problem(runs, base=priors), priors)
     for fact in facts():
         if fact.fitted:

@@ -1,7 +1,7 @@
 """Search of every legal layout of a run: the best with predictions, the others with reasons.
 
     axes.py, fixed.py          legal values of the axes, fixed values      -->  space.py: arrays of rows
-    pricer.py, objective.py    prices of rows, the goal and its score      -->  finder.py: branch and bound
+    pricer.py, objective.py    prices of rows, the goal and its score      -->  branch_and_bound.py
     shortage.py, choices.py    layouts to show, those beyond the trainer or the memory; results: Choice, Plan
     compare.py, why_not.py     the other layouts           scaling.py, run_file.py   counts; the YAML for `train`
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.predict import Prediction
+from scalewright.plan.search.branch_and_bound import Finder
 from scalewright.plan.search.choices import Choice
-from scalewright.plan.search.finder import Finder
 from scalewright.plan.search.pricer import Priced
 from scalewright.plan.search.space import Rows, Space
 from scalewright.spec.common.formatting import short_time
@@ -69,7 +69,8 @@ def value_words(value: Any) -> str:
 def _why(change: str, best: Prediction, other: Prediction, slower: float, memory: tuple[float, float]) -> str:
     lead = f"{change}: " if change else ""
     if memory[0] > memory[1]:
-        lead += "does not fit, as it may need {:.1f} GiB of the {:.1f} there are; it would be ".format(*memory)
+        lead += "may" if other.fits else "does"
+        lead += " not fit, as it may need {:.1f} GiB of the {:.1f} there are; it would be ".format(*memory)
     pace = "as fast"
     if abs(slower) >= 5e-4:
         pace = f"{100 * abs(slower):.1f}% {'worse' if slower > 0 else 'better'}"

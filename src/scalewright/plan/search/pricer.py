@@ -15,15 +15,13 @@ from scalewright.plan.constants import Constants
 from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.facts import Facts, unit_facts
 from scalewright.plan.cost.kernels import Prices, flatten, price
-from scalewright.plan.cost.memory import Memory, memory
+from scalewright.plan.cost.memory import Memory, host_bytes, memory
 from scalewright.plan.cost.table import RECOMPUTE, Table
 from scalewright.plan.cost.timeline import Step, step
 from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.search.objective import Objective
 from scalewright.plan.search.space import Rows, Space
 
-HOST_BYTES = 250e9  # of a host's memory for each device, as a DGX H100 has 2 TB for eight
-OFFLOADED = ("parameters", "gradients", "optimizer", "activations")  # kinds of memory that offload moves
 BATCH = 8192  # rows that are priced at once, so that their columns fit the CPU's cache
 COLUMNS = ("score", "seconds", "peak", "fits", "over")
 
@@ -107,33 +105,28 @@ class Pricer:
         """The time of a table's rows."""
         return step(PricedColumns(table, self.facts, self.c, self.prices))
 
-    def price(self, rows: Rows) -> Priced:
-        """Time, memory and score of rows, computed in batches."""
+    def price(self, rows: Rows, cutoff: float = np.inf) -> Priced:
+        """Time and score of rows, and the memory of those with scores up to the cutoff: the others are left out."""
         parts = []
         for start in range(0, max(len(rows), 1), BATCH):
             part = rows.take(slice(start, start + BATCH))
-            table = self.space.table(part)
-            times = self.step(table)
-            usage = memory(times.at)
-            fits, score = self.fits(table, usage), self.objective.score(times.parts)
-            parts.append(Priced(part, score, times.seconds, usage.peak, fits, self.over(usage)))
-        self.priced += len(rows)
+            times = self.step(self.space.table(part))
+            score, seconds = self.objective.score(times.parts), times.seconds
+            at: Columns = times.at
+            if not (near := score <= cutoff).all():
+                part, score, seconds = part.take(near), score[near], seconds[near]
+                at = Columns(at.table.take(near), self.facts, self.c)
+            usage = memory(at)
+            parts.append(Priced(part, score, seconds, usage.peak, self.fits(at, usage), self.over(usage)))
+            self.priced += len(part)
         return Priced.join(parts)
 
-    def fits(self, table: Table, usage: Memory) -> np.ndarray:
+    def fits(self, at: Columns, usage: Memory) -> np.ndarray:
         """Whether each row fits on its device, and its offloaded memory on the host."""
         fits = self.over(usage) <= 0
-        offloaded = np.flatnonzero(fits & (table.offload != OFFLOADS.index("none")))
-        if len(offloaded) and (self.headroom is None or self.headroom >= 0):
-            fits[offloaded] = self.on_host(table, usage, offloaded) <= HOST_BYTES
+        if self.headroom is None or self.headroom >= 0:
+            fits &= host_bytes(at, usage, fits) <= at.chip.host_bytes
         return fits
-
-    def on_host(self, table: Table, usage: Memory, index: np.ndarray) -> np.ndarray:
-        """Bytes per device that the rows at `index` offload to the host."""
-        resident = table.take(index)
-        resident.offload = np.full(len(index), OFFLOADS.index("none"))
-        without = memory(Columns(resident, self.facts, self.c)).parts
-        return np.asarray(sum(np.maximum(without[k] - usage.parts[k][index], 0.0) for k in OFFLOADED))
 
     def floor(self, rows: Rows, offload: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Lower bound in bytes on the rows' memory with any recomputation and this offload; and what is usable."""

@@ -19,8 +19,8 @@ from dataclasses import replace
 import numpy as np
 
 from scalewright.plan.records import Curve, Nearby, ScalingRow, SerialPart
+from scalewright.plan.search.branch_and_bound import Stop, Tell
 from scalewright.plan.search.choices import Plan
-from scalewright.plan.search.finder import Stop
 from scalewright.plan.search.objective import Goal
 from scalewright.plan.search.search import Choice, search, search_again
 from scalewright.spec.errors import UserError
@@ -32,8 +32,13 @@ MIN_SHARE = 0.75  # of the devices and of the batch that a candidate keeps
 MAX_COUNTS = 3
 
 
-def scaling(question: Question, goal: Goal, counts: Sequence[int], stop: Stop | None = None) -> dict[str, object]:
-    """The best layout of every count at one global batch: `scaling` of `plan --json`, with the keys of a `Curve`."""
+def scaling(
+    question: Question, goal: Goal, counts: Sequence[int], stop: Stop | None = None, tell: Tell | None = None
+) -> dict[str, object]:
+    """The best layout of every count at one global batch: `scaling` of `plan --json`, with the keys of a `Curve`.
+
+    `tell` is called as each count's search goes.
+    """
     if not counts:
         raise UserError("no device counts to plan for", "scaling", "give a range such as 8..4096")
     searched: dict[int, Choice | UserError] = {}
@@ -41,7 +46,7 @@ def scaling(question: Question, goal: Goal, counts: Sequence[int], stop: Stop | 
         if stop is not None and stop():
             break
         try:
-            plan = search(question, replace(goal, devices=devices, top=1), stop=stop, explain=False)
+            plan = search(question, replace(goal, devices=devices, top=1), tell=tell, stop=stop, explain=False)
             searched[devices] = plan.best[0]
         except UserError as error:
             searched[devices] = error

@@ -1,6 +1,6 @@
 """The search behind `plan`: the best legal layouts of a run with predictions, the others with reasons.
 
-Question, Goal --> Space (axes.py) --> Finder (finder.py) --> Plan (choices.py)
+Question, Goal --> Space (axes.py) --> Finder (branch_and_bound.py) --> Plan (choices.py)
     best        the K best layouts of different kinds (tp, pp, ep, sharding)
     pareto      layouts that no other beats in both time and memory
     why_not     costs of the near losers (compare.py)
@@ -23,12 +23,12 @@ import numpy as np
 from scalewright.plan.frameworks import OURS, of_framework
 from scalewright.plan.request import Request, from_question
 from scalewright.plan.search.axes import Fixed, make_space
+from scalewright.plan.search.branch_and_bound import WINDOW, Finder, Stop, Tell
 from scalewright.plan.search.choices import Choice, ChoiceMaker, Plan
 from scalewright.plan.search.compare import compare, near_losers
-from scalewright.plan.search.finder import WINDOW, Finder, Stop, Tell
 from scalewright.plan.search.fixed import as_tuple, check_capable, no_layout, read_fixed
 from scalewright.plan.search.objective import Goal, make_objective
-from scalewright.plan.search.pricer import HOST_BYTES, Priced, make_pricer
+from scalewright.plan.search.pricer import Priced, make_pricer
 from scalewright.plan.search.shortage import choose, out_of_reach, too_large
 from scalewright.spec.capabilities import Capabilities, find_capabilities, trainers_on
 from scalewright.spec.errors import UserError
@@ -117,7 +117,6 @@ def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed
 
 
 def _plan(maker: ChoiceMaker, finder: Finder, best: list[Choice], front: list[Choice]) -> Plan:
-    host = f"a host has {HOST_BYTES / 1e9:.0f} GB of memory for each of its devices"
     offloads = any(choice.layout.offload != "none" for choice in (*best, *front))
     return Plan(
         question=maker.question,
@@ -134,7 +133,7 @@ def _plan(maker: ChoiceMaker, finder: Finder, best: list[Choice], front: list[Ch
         seconds=0.0,
         complete=finder.complete,
         template=maker.template,
-        assumed=[*_left_out(maker), *maker.objective.assumed, *([host] if offloads else [])],
+        assumed=[*_left_out(maker), *maker.objective.assumed, *(maker.template.chip.host_assumed if offloads else [])],
     )
 
 

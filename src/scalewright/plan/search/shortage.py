@@ -18,15 +18,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalewright.plan.cost.memory import GIB
+from scalewright.plan.cost.columns import Columns
+from scalewright.plan.cost.memory import GIB, host_bytes
 from scalewright.plan.request import OFFLOADS
 from scalewright.plan.search.axes import Fixed, make_space
+from scalewright.plan.search.branch_and_bound import Finder, Stop
 from scalewright.plan.search.choices import Beyond, ChoiceMaker
 from scalewright.plan.search.compare import value_words
-from scalewright.plan.search.finder import Finder, Stop
-from scalewright.plan.search.pricer import HOST_BYTES, Priced, Pricer, make_pricer
+from scalewright.plan.search.pricer import Priced, Pricer, make_pricer
 from scalewright.plan.search.space import Rows, Space
 from scalewright.spec.capabilities import Capabilities
+from scalewright.spec.common.formatting import gib
 from scalewright.spec.errors import UserError
 from scalewright.spec.schedules.kinds import KINDS
 
@@ -44,7 +46,7 @@ def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
     shown = ("tp", "pp", "zero_stage", "recompute", *(["offload"] if keys["offload"] != "none" else []))
     shape = ", ".join(f"{key} {value_words(keys[key])}" for key in shown)
     what = f"{model} fits on no layout of {space.template.devices} {device}: "
-    what += f"the leanest ({shape}) lacks {short / GIB:.1f} GiB {where}".rstrip()
+    what += f"the leanest ({shape}) lacks {gib(short / GIB)} {where}".rstrip()
     enough = _enough_devices(pricer, fixed)
     hints = {f"use {enough} devices": enough, "leave offload open": fixed.get("offload") == ("none",)}
     hints |= {"fix fewer axes": bool(fixed), "a smaller headroom": bool(pricer.headroom)}
@@ -74,9 +76,9 @@ def _leanest(pricer: Pricer) -> tuple[float, str, dict[str, object]]:
     rows = _lean_rows(pricer.space)
     usage = pricer.memory(rows)
     on_device = pricer.over(usage)
-    table = pricer.space.table(rows)
-    on_host = pricer.on_host(table, usage, np.arange(len(rows))) - HOST_BYTES
-    lacks = np.maximum(on_device, np.where(table.offload != OFFLOADS.index("none"), on_host, -np.inf))
+    at = Columns(pricer.space.table(rows), pricer.facts, pricer.c)
+    on_host = host_bytes(at, usage) - at.chip.host_bytes
+    lacks = np.maximum(on_device, np.where(at.table.offload != OFFLOADS.index("none"), on_host, -np.inf))
     i = int(lacks.argmin())
     return float(lacks[i]), "of host memory" if on_host[i] > on_device[i] else "", pricer.space.keys(rows, i)
 

@@ -1,4 +1,4 @@
-// Round numbers for axes, and how each kind of number is said; as in report/scale.py.
+// Round numbers for axes, and how each kind of number is said; as in report/series.py.
 "use strict";
 const words = (() => {
   function ticks(low, high, about) {

@@ -17,13 +17,13 @@ def show_answer(answer: Mapping[str, Any], command: str = "") -> Shown:
 
     `command`: what one may type next, where the answer itself doesn't have it.
     """
-    from scalewright.report.document import read_document
-    from scalewright.report.present.plan import show_plan
-    from scalewright.report.present.prediction import show_prediction
-
     if "verdicts" in answer:
         from scalewright.report.present.diagnosis import show_diagnosis
 
         return show_diagnosis(answer)
+    from scalewright.report.document import read_document
+    from scalewright.report.present.plan import show_plan
+    from scalewright.report.present.prediction import show_prediction
+
     document = read_document(answer)
     return show_plan(document) if document.searched else show_prediction(document, command)

@@ -87,10 +87,15 @@ def headline(verdict: JSON) -> str:
     return str(verdict["cause"]) + (f" ({100 * sure:.0f}% sure)" if sure is not None else "")
 
 
+UNTOLD = "; no line tells of an end: it goes on, or was ended from outside, which the scheduler (sacct) or dmesg tells"
+
+
 def head(answer: JSON) -> list[Line]:
     """The first cause, its evidence and its fix, and what was assumed."""
     assumed = ", ".join((answer.get("expected") or {}).get("assumed") or ())
     timed = answer["kind"] in ("trace", "log", "run")
+    if answer["kind"] == "log" and not answer["log"]["steps"]:
+        assumed = assumed or "nothing: no step was read"
     last = Line("assumed", assumed or ASSUMED.get(answer["kind"], LIKE_OTHERS), listed=True)
     if answer["verdicts"]:
         first = answer["verdicts"][0]
@@ -109,7 +114,8 @@ def _seen(answer: JSON) -> str:
     """How much was read, where no cause was found."""
     steps = answer.get("steps") or (answer.get("log") or {}).get("steps") or ()
     if steps or "log" in answer:
-        return f"{counted(len(steps), 'steps')} read" + ("" if steps else ", so nothing is sure")
+        open_end = UNTOLD if answer["kind"] == "log" and steps and answer["ended"] is None else ""
+        return f"{counted(len(steps), 'steps')} read{open_end}" + ("" if steps else ", so nothing is sure")
     return "all that the files hold was read"
 
 
@@ -184,7 +190,7 @@ def _layers(layers: Sequence[JSON]) -> str:
 
 
 def _flight_title(answer: JSON) -> str:
-    return f"{answer['entries']:,} collectives of {len(answer['ranks'])} ranks"
+    return f"{counted(answer['entries'], 'collectives')} of {counted(len(answer['ranks']), 'ranks')}"
 
 
 def _memory_title(answer: JSON) -> str:
@@ -201,7 +207,7 @@ def _kernels_title(answer: JSON) -> str:
     took = f", {short_time(sum(times))}" if times else ""
     capability = answer["compute_capability"]
     device = f" on compute capability {capability}" if capability else ""
-    return f"{answer['launches']:,} launches of {len(answer['kernels']):,} kernels{took}{device}"
+    return f"{answer['launches']:,} launches of {counted(len(answer['kernels']), 'kernels')}{took}{device}"
 
 
 def _no_blocks(answer: JSON) -> Iterator[Block]:

@@ -35,13 +35,20 @@ def log_blocks(answer: JSON) -> Iterator[Block]:
         "model": _model(log),
         "layout": _layout({**(expected or {}).get("layout", {}), **log["layout"]}),
         "a step": _step(log["measured"], expected),
-        "restarts": f"{log['restarts']:,}" if log["restarts"] else "",
+        "restarts": _restarts(log),
     })  # fmt: skip
     if "nccl" in answer:
         yield Line("NCCL", nccl_title(answer["nccl"]))
         yield from nccl_blocks(answer["nccl"])
     if rows := _step_rows(log["steps"]):
-        yield Table(STEPS, rows, detail=True)
+        used = [at for at in range(len(STEPS)) if any(row[at] not in (MISSING, "") for row in rows)]
+        yield Table([STEPS[at] for at in used], [[row[at] for at in used] for row in rows], detail=True)
+
+
+def _restarts(log: JSON) -> str:
+    """`3: 2 x preempted, host out of memory`; empty without restarts."""
+    ends = [f"{times} x {end}" if times > 1 else end for end, times in log.get("ended_before", {}).items()]
+    return f"{log['restarts']:,}" + (f": {', '.join(ends)}" if ends else "") if log["restarts"] else ""
 
 
 def _step_rows(steps: Sequence[JSON]) -> list[list[str]]:
@@ -58,11 +65,14 @@ def _row(step: JSON) -> list[str]:
     return [number, short_time(step["step_time_s"]), tokens, *figures]
 
 
+FEW = 3  # steps, of which no speed is quoted
+
+
 def log_title(answer: JSON) -> str:
     """How fast, on what, and whether that is what one should get."""
     log, expected, ended = answer["log"], answer["expected"], answer.get("ended")
-    if ended and not log["steps"] and ended["how"] != "finished":
-        return f"{ended['how']}: {ended['what']}"
+    if ended and len(log["steps"]) < FEW and ended["how"] != "finished":
+        return ended["what"] if ended["how"] in ended["what"] else f"{ended['how']}: {ended['what']}"
     wanted = expected or {}
     count = log["devices"] or wanted.get("devices")
     kind = log["device"] or wanted.get("cluster") or ""
@@ -91,7 +101,7 @@ def _speed(log: JSON) -> str:
 
 def _model(log: JSON) -> str:
     dims = log["dims"]
-    shape = f"{dims['layers']} layers of {dims['hidden']:,}" if {"layers", "hidden"} <= dims.keys() else ""
+    shape = f"{counted(dims['layers'], 'layers')} of {dims['hidden']:,}" if {"layers", "hidden"} <= dims.keys() else ""
     return ", ".join(part for part in (str(log["model"] or ""), shape) if part)
 
 
@@ -106,13 +116,16 @@ def _step(measured: JSON, expected: JSON | None) -> str:
     if measured["step_time_s"] is not None:
         clock = ", by the clock of the lines" if measured["source"] == "clock" else ""
         first = f", without the first {measured['left_out']}" if measured["left_out"] else ""
+        first += f", without {measured['traced']} that a profiler slowed" if measured.get("traced") else ""
         how = f"the median of {counted(measured['steps'], 'lines')}{clock}{first}"
         how = "the mean of the whole run, by its summary" if measured["source"] == "mean" else how
         parts.append(f"{short_time(measured['step_time_s'])}: {how}")
     if expected is not None:
         band = f"{short_time(expected['p10'])} to {short_time(expected['p90'])}"
         off = against(expected["measured_s"], expected["p50"])
-        parts.append(f"expected {short_time(expected['p50'])} ({band}); by {expected['compared_by']} it is {off}")
+        parts.append(
+            f"expected {short_time(expected['p50'])} ({band}); by {expected['compared_by']} it is {off} against p50"
+        )
     return "; ".join(parts)
 
 
@@ -121,9 +134,9 @@ def nccl_title(nccl: JSON) -> str:
     size = []
     if nccl["ranks"] is not None:
         nodes = f" on {counted(nccl['nodes'], 'nodes')}" if nccl["nodes"] is not None else ""
-        size.append(counted(nccl["ranks"], "ranks") + nodes.replace("1 nodes", "1 node"))
+        size.append(counted(nccl["ranks"], "ranks") + nodes)
     if nccl["channels"] is not None:
-        size.append(f"{nccl['channels']} channels")
+        size.append(counted(nccl["channels"], "channels"))
     version = nccl["version"] or "version unknown"
     name = f"{nccl['library']} {version}" if nccl["version"] else f"{nccl['library']}, {version}"
     return name + (": " + ", ".join(size) if size else "")

@@ -19,13 +19,13 @@ from scalewright.report.present.prediction import (
     between,
     details,
     gain,
+    headline,
     lacking,
     setting,
     step_line,
     sure_line,
-    title,
 )
-from scalewright.spec.common.formatting import count, decimal, gib, share, short_time
+from scalewright.spec.common.formatting import count, counted, decimal, gib, share, short_time
 from scalewright.spec.step_parts import RISK_TERMS
 
 FEW = 3  # reasons that are shown unasked
@@ -42,7 +42,7 @@ def show_plan(document: PlanDocument) -> Shown:
     blocks: list[Block] = [*advice(document, best), *(yours_blocks(document, yours) if yours else ()),
                            *emitted_blocks(document), *setting(best), _layouts(document), *reasons(document),
                            *details(document, best, detail=True), *_pareto(document)]  # fmt: skip
-    return Shown(f"{title(document)}: {one_line(best.layout)}", head, blocks)
+    return Shown(headline(document, best), head, blocks)
 
 
 def yours_of(document: PlanDocument) -> Estimate | None:
@@ -55,7 +55,9 @@ def _beaten(document: PlanDocument) -> str:
     gain = yours.number("gain_pct")
     if gain is None or gain > 100:
         return "" if gain is None else f"{faster(yours)} as yours"
-    return f"{gain:.1f}% faster than yours" if gain >= 0 else f"{-gain:.1f}% slower than yours"
+    why = {"likely": "only likely", "unlikely": "unlikely"}.get(yours.text("risk"))
+    doubt = f", which is {why} to fit" if why else ""
+    return f"{gain:.1f}% faster than yours" if gain >= 0 else f"{-gain:.1f}% slower than yours{doubt}"
 
 
 def searched(document: PlanDocument) -> str:
@@ -64,7 +66,7 @@ def searched(document: PlanDocument) -> str:
     judged, priced, feasible, seconds = (number(key) for key in ("evaluated", "priced", "feasible", "seconds"))
     if not judged:
         return ""
-    parts = [f"{count(judged)} layouts judged" + (f" in {seconds:.2f} s" if seconds else "")]
+    parts = [f"{count(judged)} layout{'' if judged == 1 else 's'} judged" + (f" in {seconds:.2f} s" if seconds else "")]
     parts += [f"{count(priced)} priced in full, {count(feasible)} of these fit"] if priced else []
     return ", ".join(parts)
 
@@ -85,7 +87,9 @@ def next_steps(document: PlanDocument) -> Iterator[str]:
     elif "run_file" not in read.data:
         start = "scalewright train run.yaml" if is_ours(best) else f"scalewright emit {trainer} run.yaml"
         ready = is_ours(best) or trainer in EMITTED_BY
-        yield "add `--out run.yaml --data DIR`" + (f", then {start}" if ready else "")
+        own = read.part("from").text("trainer") in (trainer, *(() if ready else ("transformers", "accelerate")))
+        out = "add `--out run.yaml --data DIR`" + (f", then {start}" if ready else "")
+        yield "add `--emit` to see your own file in this layout" if own else out
     elif not (path := read.text("run_file")):
         yield f"no run file: `train` can't run this yet: {read.text('run_file_untrainable')}"
     elif is_ours(best):
@@ -185,7 +189,10 @@ def yours_blocks(document: PlanDocument, yours: Estimate) -> Iterator[Block]:
     fix, source = yours.read.part("smallest_fix").text("change"), document.read.part("from").text("source")
     cost = f"{short_time(yours.seconds)} a step, {gib(yours.peak_gib)}"
     mend = f"to make it fit: {fix}" if fix else ""
-    parts = [one_line(yours.layout), cost, "" if yours.fits else "does not fit", mend, source]
+    doubt = (
+        RISK_TERMS["no"] if yours.fits is False else RISK_TERMS.get(yours.read.text("risk"), "").removeprefix("fits")
+    )
+    parts = [one_line(yours.layout), cost, doubt, mend, source]
     yield Line("yours", "; ".join(part for part in parts if part))
     changes = [
         f"{row.text('change')} alone: {gain(row)}, {short_time(row.number('step_time_s'))} a step"
@@ -255,7 +262,7 @@ def _serial(read: Reader) -> Iterator[str]:
     if serial is None:
         return
     sentence = f"serial share of one device's work (Amdahl's law, fitted): {100 * serial:.3g}%"
-    sentence += f", so no count is more than {limit:,.0f} times as fast as one device" if limit else ""
+    sentence += f", so no count is more than {counted(round(limit), 'times')} as fast as one device" if limit else ""
     yield sentence + (f"; the fit is off by {share(error)} at most." if error is not None else ".")
     parts = [
         (part.text("words") or part.text("part"), share(part.number("share"))) for part in read.parts("serial_part")

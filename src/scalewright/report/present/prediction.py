@@ -15,7 +15,7 @@ from scalewright.report.document import KINDS, Estimate, PlanDocument, Reader
 from scalewright.report.layouts import is_ours, one_line, with_precision
 from scalewright.report.present.blocks import Bar, Bars, Block, Line, Note, Shown, Table, Tone
 from scalewright.spec.common.formatting import count, decimal, gib, share, short_time
-from scalewright.spec.step_parts import PART_TERMS, RISK_TERMS
+from scalewright.spec.step_parts import PART_TERMS, RISK_TERMS, TOO_LARGE
 
 LEAST_GAIN = 0.5  # percent of speed that is worth a line
 TIGHT = 0.1  # of the usable memory: with less to spare and no band, what a plan leaves out may not fit
@@ -34,7 +34,13 @@ def show_prediction(document: PlanDocument, command: str = "") -> Shown:
     head.append(assumed_line(best.read.lines("assumed")))
     rest = [Line("and", step) for step in others if step] + ([Line("or", command)] if first else [])
     blocks = [*rest, *setting(best), *details(document, best)]
-    return Shown(f"{title(document)}: {one_line(best.layout)}", head, blocks)
+    return Shown(headline(document, best), head, blocks)
+
+
+def headline(document: PlanDocument, best: Estimate) -> str:
+    """The run and its layout, with a precision that isn't the usual one."""
+    unusual = best.layout.get("precision") not in (None, "auto", "bf16")
+    return f"{title(document)}: " + (" · ".join(with_precision(best.layout)) if unusual else one_line(best.layout))
 
 
 def title(document: PlanDocument) -> str:
@@ -72,6 +78,9 @@ def step_line(document: PlanDocument, best: Estimate, beaten: str = "") -> Line:
     if best.peak_gib is None:
         return Line("step", speed, tone)
     of = f"{decimal(best.peak_gib, 3)} of {gib(usable)}" if usable else gib(best.peak_gib)
+    host = best.read.part("host_memory_gib")
+    if (needed := host.number("needed")) is not None:
+        of += f", and {decimal(needed, 3)} of {gib(host.number('usable'))} of the host for each device"
     return Line("step", f"{speed}; {of}: {words}", tone)
 
 
@@ -120,6 +129,11 @@ def fix(best: Estimate) -> str:
     """The change that would make it fit, in a sentence; empty where it fits."""
     if best.fits is not False:
         return ""
+    host = best.read.part("host_memory_gib")
+    needed, have = host.number("needed") or 0.0, host.number("usable") or 0.0
+    if needed > have:
+        more = gib(needed - have)
+        return f"what it offloads needs {more} more of the host for each device: more devices, or a larger host"
     smallest = best.read.part("smallest_fix")
     if not (change := smallest.text("change")):
         return "no single change makes it fit" if "smallest_fix" in best.read.data else ""
@@ -130,19 +144,19 @@ def fix(best: Estimate) -> str:
 
 
 def _next(best: Estimate) -> Iterator[str]:
-    """What is in the way: what the trainer lacks, or memory."""
-    if lacking(best):
-        yield lacking(best)
+    """What is in the way: memory, or what the trainer lacks."""
     if fix(best):
         yield fix(best)
-    elif is_ours(best) and best.read.text("risk") in ("likely", "unlikely"):
+    if lacking(best):
+        yield lacking(best)
+    elif not fix(best) and is_ours(best) and best.read.text("risk") in ("likely", "unlikely"):
         yield "`train --dry-run` counts its memory"
 
 
 def helping(best: Estimate) -> list[Reader]:
     """Changes that help, best first; for a layout that fits, only those that still fit."""
     rows = [row for row in best.read.parts("what_if") if (row.number("gain_pct") or 0.0) > LEAST_GAIN]
-    return [row for row in rows if best.fits is False or "does not fit" not in row.text("change")]
+    return [row for row in rows if best.fits is False or not row.text("change").endswith(TOO_LARGE)]
 
 
 def setting(best: Estimate) -> Iterator[Block]:
@@ -195,6 +209,15 @@ def _figures(best: Estimate) -> Iterator[Line]:
         money = "" if cost is None else f", which cost {cost:,.0f} {total.text('currency')}"
         at = f", at a goodput of {total.number('goodput') or 1:.4g}"
         yield Line("whole run", f"{days:,.4g} days: {hours or 0:,.0f} device-hours{money}{at}")
+        words = {"days": "{:,.4g}-{:,.4g} days", "device_hours": "{:,.0f}-{:,.0f} device-hours",
+                 "cost": f"{{:,.0f}}-{{:,.0f}} {total.text('currency')}"}  # fmt: skip
+        ends = {name: list(total.part("band").part(name).numbers().values()) for name in words}
+        bands = [words[name].format(*band) for name, band in ends.items() if len(band) == 2]
+        if bands:
+            yield Line("8 of 10", "take " + ", ".join(bands))
+        if left_out := total.text("left_out"):
+            lost = total.number("failures_device_hours") or 0.0
+            yield Line("in it", f"stops and restarts, {lost:,.0f} device-hours; not in it: {left_out}")
 
 
 def time_bars(best: Estimate) -> Bars:
@@ -272,7 +295,8 @@ def _off(run: Reader) -> str:
 
 
 def outside(evidence: Reader) -> list[str]:
-    """The parts that no measured run covers; a name alone only where no line has it."""
-    lines = evidence.lines("extrapolates")
+    """The parts that no measured run covers, a name alone only where no line has it; and how much that widens."""
+    lines, wider = evidence.lines("extrapolates"), evidence.number("band_wider")
     names = [name for name in evidence.lines("never_measured") if not any(name in line for line in lines)]
-    return [*(f"no run of {name}" for name in names), *lines]
+    band = [f"so the band is {wider:.1f} times as wide"] if wider is not None and wider >= 1.05 else []
+    return [*(f"no run of {name}" for name in names), *lines, *band]

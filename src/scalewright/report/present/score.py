@@ -8,7 +8,7 @@ from statistics import fmean
 
 from scalewright.report.document import JSON
 from scalewright.report.present.blocks import Block, Note, Shown, Table
-from scalewright.spec.common.formatting import short_time
+from scalewright.spec.common.formatting import counted, short_time
 
 BASELINE = re.compile(r"baseline_(\w+)_pct")  # the key of a baseline's error
 MOST = 10  # rows of the worst, and of those that can't be expressed
@@ -16,7 +16,7 @@ MOST = 10  # rows of the worst, and of those that can't be expressed
 
 def show_score(figures: JSON) -> Shown:
     """The answer of `score`."""
-    title = f"{figures['rows']:,} runs, {figures['expressed_pct']:.1f}% of them expressed"
+    title = f"{counted(figures['rows'], 'runs')}, {figures['expressed_pct']:.1f}% of them expressed"
     if "left_out" in figures:
         title += "; each source is predicted by constants that were fitted without it"
     parts = (_sources, _apart, _ranking, _memory, _worst, _profile, _refused)

@@ -31,7 +31,8 @@ def _kernels(answer: JSON) -> Table:
 def _ncu(answer: JSON) -> Table:
     rows = []
     for row in answer["kernels"][:MOST] if answer["kind"] == "kernels" else ():
-        shares = (_percent(row[f"{key}_pct"]) for key in ("time", "compute", "memory", "occupancy"))
+        percents = (row[f"{key}_pct"] for key in ("time", "compute", "memory", "occupancy"))
+        shares = (MISSING if percent is None else f"{percent:.1f}" for percent in percents)
         rows.append([row["short_name"], f"{row['count']:,}", *shares, row["bound"]])
     heads = ("kernel", "count", "% of time", "compute %", "memory %", "occupancy %", "bound by")
     return Table(heads, rows, few=5, spare=("count", "occupancy %"), short=SHORT)
@@ -122,10 +123,6 @@ def _occupancy(answer: JSON) -> Table:
     )
     heads = ("kernel", "of kernels", "blocks", "threads", "occupancy", "limit", "waves", "filled")
     return Table(heads, rows, note=note, detail=True)
-
-
-def _percent(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.1f}"
 
 
 TABLES = (_kernels, _ncu, _stacks, _savings, _communicators, _groups, _bandwidths, _layers, _roofs, _occupancy)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scalewright.report.folder import RunFolder, number
+from scalewright.diagnose.logs.lines import real
+from scalewright.report.folder import RunFolder
 from scalewright.report.page import Section
 from scalewright.report.sections.overview import Steady
 from scalewright.report.series import Kind, say
@@ -73,7 +74,7 @@ def _size(key: str, size: float | None) -> str:
 def numbers(part: object) -> dict[str, float]:
     """The numbers of an event's part; a damaged one has none."""
     items = part.items() if isinstance(part, dict) else ()
-    return {str(key): value for key, each in items if (value := number(each)) is not None}
+    return {str(key): value for key, each in items if (value := real(each)) is not None}
 
 
 def pairs(run: RunFolder) -> list[Pair]:
@@ -87,8 +88,9 @@ def pairs(run: RunFolder) -> list[Pair]:
     if run.config.get("device") == "cuda":  # a CPU process' memory is Python's and its libraries', too
         raw["predicted_peak_memory_gib"] = numbers(event.get("memory_gib")).get("peak")
         raw["measured_peak_memory_gib"] = run.train.highest("memory_gib")
-    raw |= {key: value for key, value in run.summary.items() if value is not None}
-    known = {key: value for key, each in raw.items() if (value := number(each)) is not None and value > 0}
+    # What the steps show counts more than the summary, which is of the last call.
+    raw = dict(run.summary) | {key: value for key, value in raw.items() if value is not None}
+    known = {key: value for key, each in raw.items() if (value := real(each)) is not None and value > 0}
     band = [known[key] for key in ("predicted_p10_s", "predicted_p90_s") if key in known]
     compared = []
     for key, predicted in known.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -125,13 +126,7 @@ def say(value: Any) -> str:
 
 
 def _without_environment(text: str) -> str:
-    lines, skipping = [], False
-    for line in text.splitlines():
-        if line and not line[0].isspace() and line[0] != "-":
-            skipping = line.startswith("environment:")
-        if not skipping:
-            lines.append(line)
-    return "\n".join(lines)
+    return "\n".join(re.sub(r"(?ms)^environment:.*?(?=^[^\s-]|\Z)", "", text).splitlines())
 
 
 def environment_section(run: RunFolder) -> Section | None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from scalewright.diagnose.memory.categories import CATEGORIES
 from scalewright.diagnose.timeline import PARTS, Lane, Timeline
 from scalewright.report.chart import Chart, Drawing, Series, draw
 from scalewright.report.document import JSON
 from scalewright.report.page import Section
 from scalewright.report.present.diagnosis import IDLE, rank_name
 from scalewright.report.series import Kind
-from scalewright.spec.common.formatting import decimal, short_time
+from scalewright.spec.common.formatting import counted, decimal, short_time
 
 COLUMNS = {
     "compute": "compute", "exposed_communication": "communication", "exposed_copy": "memcpy",
@@ -85,12 +86,12 @@ def lanes_section(lanes: Timeline) -> Section:
         slice_s = short_time(lanes.window / 1e9 / SLICES)
         notes.append(f"Drawn in slices of {slice_s}, each in the colour of what takes most of it.")
     if len(lanes.ranks) > MOST_LANES:
-        notes.append(f"{len(lanes.ranks) - MOST_LANES} more ranks are left out.")
+        notes.append(f"Left out: {counted(len(lanes.ranks) - MOST_LANES, 'more ranks')}.")
     kinds = [NAMES[part] for number, part in enumerate(PARTS) if number in used]
     data = {
         "kinds": [{"name": name, "number": number} for name, number in kinds],
         "height": 16 * len(both),
-        "description": f"{len(shown)} ranks over {short_time(lanes.window / 1e9)}; the bars have the sums.",
+        "description": f"{counted(len(shown), 'ranks')} over {short_time(lanes.window / 1e9)}; the bars have the sums.",
         "notes": notes,
     }
     return Section("timeline", "What each rank did when", "diagnosis_lanes.html", data, drawings=[drawing])
@@ -112,12 +113,12 @@ def slices(lane: Lane, window: int) -> Lane:
     edges = np.linspace(0, window, SLICES + 1)
     time = np.zeros((len(PARTS), SLICES))
     for part in np.unique(lane.part):
-        own = lane.part == part
-        covered = np.concatenate(([0.0], np.cumsum(lane.end[own] - lane.start[own])))
-        at = np.searchsorted(lane.start[own], edges, side="right")
+        of_part = lane.part == part
+        covered = np.concatenate(([0.0], np.cumsum(lane.end[of_part] - lane.start[of_part])))
+        at = np.searchsorted(lane.start[of_part], edges, side="right")
         before = covered[at]
         last = np.maximum(at - 1, 0)
-        inside = np.where(at > 0, np.maximum(lane.end[own][last] - edges, 0), 0)
+        inside = np.where(at > 0, np.maximum(lane.end[of_part][last] - edges, 0), 0)
         time[part] = np.diff(before - inside)
     most = time.argmax(axis=0)
     some = time.max(axis=0) > 0
@@ -127,8 +128,7 @@ def slices(lane: Lane, window: int) -> Lane:
 
 
 GIB = 1 << 30
-KINDS = ("parameters", "gradients", "optimizer", "activations", "communication", "loss", "temporary", "other")
-COLOURS = (0, 1, 8, 2, 5, 4, 3, 9)
+COLOURS = (0, 1, 8, 2, 5, 4, 3, 9)  # of CATEGORIES
 CURVES: tuple[tuple[str, str, Kind, str], ...] = (
     ("step_time_s", "Step time", "seconds", ""),
     ("loss", "Loss", "number", ""),
@@ -163,7 +163,7 @@ def memory_section(answer: JSON) -> Section | None:
     peak = memory["peak_bytes"] or 1
     pieces = [
         {"number": colour, "share": kinds[kind] / peak, "name": kind, "label": f"{kind} {kinds[kind] / GIB:.2f} GiB"}
-        for kind, colour in zip(KINDS, COLOURS, strict=True)
+        for kind, colour in zip(CATEGORIES, COLOURS, strict=True)
         if kinds.get(kind)
     ]
     phase, curve = memory.get("peak_phase") or "", _curve(memory.get("curve"))

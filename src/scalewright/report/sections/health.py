@@ -15,9 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewright.report.folder import STARTS, RunFolder, Table, number
+from scalewright.diagnose.logs.lines import real
+from scalewright.report.folder import STARTS, RunFolder, Table
 from scalewright.report.page import Section
-from scalewright.spec.common.formatting import counted, decimal, short_time
+from scalewright.spec.common.formatting import against, counted, decimal, short_time
 
 Severity = Literal["bad", "warn", "good"]
 ORDER = {"bad": 0, "warn": 1, "good": 2}
@@ -40,7 +41,8 @@ def section(run: RunFolder) -> Section | None:
         return None
     rows = findings(run)
     if not rows and (steps := len(run.train)):
-        text = f"All {steps:,} steps have a finite loss and gradient norm; none was skipped and no rank failed."
+        finite = counted(steps, "steps have a finite loss and gradient norm")
+        text = f"All {finite}; none was skipped and no rank failed."
         rows = [Finding("good", "Nothing to report", text)]
     return Section("health", "Health", "health.html", {"rows": rows}) if rows else None
 
@@ -64,7 +66,7 @@ def findings(run: RunFolder) -> list[Finding]:
     """Every finding, worst first; in the order below where equally bad."""
     results = [
         _diverged(run), _hangs(run), _skipped(run), _non_finite(run), _rising(run), _spikes(run),
-        _stalls(run), *_failures(run), _changed(run),
+        _stalls(run), *_failures(run), _changed(run), _slower(run), _load(run),
     ]  # fmt: skip
     return sorted((finding for finding in results if finding is not None), key=lambda finding: ORDER[finding.severity])
 
@@ -152,8 +154,8 @@ def _rising(run: RunFolder) -> Finding | None:
 def _spikes(run: RunFolder) -> Finding | None:
     if not (events := _events(run, "spike")):
         return None
-    largest = max(events, key=lambda event: number(event.get("z")) or 0.0)
-    value, usual = number(largest.get("value")), number(largest.get("usual"))
+    largest = max(events, key=lambda event: real(event.get("z")) or 0.0)
+    value, usual = real(largest.get("value")), real(largest.get("usual"))
     what = "gradient norm" if largest.get("of") == "grad_norm" else "loss"
     text = f"The largest is at step {_step(largest)}: {what} {decimal(value, 4)}"
     text += f", usually {decimal(usual, 4)}" if usual is not None else ""
@@ -185,8 +187,8 @@ def _stalls(run: RunFolder) -> Finding | None:
     if not (events := _events(run, "stalled")):
         return None
     by_step = {_step(event): event for event in events}  # a heartbeat repeats: the longest counts
-    longest = max(by_step.values(), key=lambda event: number(event.get("seconds")) or 0.0)
-    seconds, usual = number(longest.get("seconds")), number(longest.get("usual_s"))
+    longest = max(by_step.values(), key=lambda event: real(event.get("seconds")) or 0.0)
+    seconds, usual = real(longest.get("seconds")), real(longest.get("usual_s"))
     text = f"The longest: step {_step(longest)} took over {short_time(seconds)}"
     text += f", usually {short_time(usual)}." if usual else "."
     return Finding("warn", f"Stalled {counted(len(by_step), 'times')}", text)
@@ -213,6 +215,22 @@ def _failures(run: RunFolder) -> list[Finding]:
         return failed
     title = f"{counted(len(survived), 'failures')}, resumed"
     return [*failed, Finding("warn", title, _message(survived[-1]))]
+
+
+def _slower(run: RunFolder) -> Finding | None:
+    """A median step beyond the prediction's p90."""
+    predicted, seconds = run.newest("predicted"), run.train.get("step_time_s")[run.warm()]
+    p50, p90 = real(predicted.get("p50")), real(predicted.get("p90"))
+    median = float(np.median(seconds[np.isfinite(seconds)])) if np.isfinite(seconds).any() else 0.0
+    if not p50 or not p90 or median <= p90:
+        return None
+    text = f"The median step takes {short_time(median)}, {against(median, p50)} against the predicted {short_time(p50)}"
+    return Finding("warn", "Slower than predicted", f"{text}, beyond its p90 of {short_time(p90)}.")
+
+
+def _load(run: RunFolder) -> Finding | None:
+    events = _events(run, "load")
+    return Finding("warn", "Cores were short at the start", _message(events[-1])) if events else None
 
 
 def _changed(run: RunFolder) -> Finding | None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.report.folder import RunFolder, Table, elapsed, number
+from scalewright.diagnose.logs.lines import real
+from scalewright.report.folder import RunFolder, Table, elapsed
 from scalewright.report.page import Section
 from scalewright.spec.common.formatting import count, counted, decimal, duration, gib, share, short_time
 
@@ -48,13 +49,13 @@ def tiles(run: RunFolder) -> list[Tile]:
     """The main numbers; those that are not known are left out."""
     train, steady = run.train, Steady.of(run)
     memory, peak = train.highest("memory_gib"), peak_note(run)
-    seconds = elapsed(run.events) or number(run.summary.get("seconds"))
+    seconds = elapsed(run.events) or real(run.summary.get("seconds"))
     tokens = train.last_finite("tokens")
     candidates = [
         *_validation(run),
         _newest(train, "loss", "Training loss", "nats per token"),
         tile("Throughput", steady.tokens_per_s, count(steady.tokens_per_s), "tokens/s, median"),
-        tile("Step time", steady.step_time_s, short_time(steady.step_time_s), steady.spread),
+        tile("Step time, median", steady.step_time_s, short_time(steady.step_time_s), steady.spread),
         tile("MFU", steady.mfu, share(steady.mfu), f"median, of {peak}" if peak else "median"),
         tile("Memory", memory, gib(memory), "the fullest rank, highest"),
     ]
@@ -67,7 +68,7 @@ def _validation(run: RunFolder) -> list[Tile | None]:
     """The run's own validations, and the evaluation of the whole held-out part where there was one."""
     batches = (run.config.get("train") or {}).get("valid_batches")
     over = f", {batches:,} batches" if isinstance(batches, int) else ""
-    whole = number(run.summary.get("validation_bits_per_byte"))
+    whole = real(run.summary.get("validation_bits_per_byte"))
     return [
         tile("Evaluation", whole, decimal(whole, 4), "bits per byte of the whole held-out text"),
         _newest(run.valid, "bits_per_byte", "Validation", "bits per byte", over),
@@ -91,7 +92,7 @@ def tile(label: str, value: float | None, text: str, note: str) -> Tile | None:
 
 @dataclass(frozen=True)
 class Steady:
-    """Medians over the steps after the first of each life, which warms up."""
+    """Medians over the usual steps (`RunFolder.warm`)."""
 
     tokens_per_s: float | None
     step_time_s: float | None
@@ -108,7 +109,9 @@ class Steady:
             return float(np.percentile(values, quantile)) if len(values) else None
 
         low, high = middle("step_time_s", 10), middle("step_time_s", 90)
-        spread = f"median; p10–p90 {short_time(low)} – {short_time(high)}" if low is not None else ""
+        spread = f"p10–p90 {short_time(low)} – {short_time(high)}" if low is not None else ""
+        traced = int((run.traced & ~mask).sum())
+        spread += f", without {traced} that a profiler slowed" if spread and traced else ""
         return cls(middle("tokens_per_s"), middle("step_time_s"), middle("mfu"), spread)
 
 

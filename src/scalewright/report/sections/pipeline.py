@@ -15,8 +15,9 @@ from string import ascii_lowercase
 from scalewright.diagnose.pipeline_steps import PipelineStep, Span, bubble, formula, idealised, length, read
 from scalewright.report.folder import RunFolder
 from scalewright.report.page import Section
+from scalewright.report.sections.overview import Steady
 from scalewright.report.series import say, say_tick, ticks
-from scalewright.spec.common.formatting import counted
+from scalewright.spec.common.formatting import counted, short_time
 from scalewright.spec.schedule import Schedule
 
 NAMES = {
@@ -40,7 +41,7 @@ def section(run: RunFolder) -> Section | None:
     data = {
         "broken": "",
         "facts": facts(trace, len(paths) - 1),
-        "numbers": numbers(trace, ideal),
+        "numbers": numbers(trace, ideal, Steady.of(run).step_time_s),
         "kinds": [{"class": kind, "name": name} for kind, name in NAMES.items() if kind in kinds],
         "chunks": chunks(trace.plan),
         "pictures": [
@@ -51,13 +52,15 @@ def section(run: RunFolder) -> Section | None:
     return Section("pipeline", "Pipeline", "pipeline.html", data)
 
 
-def numbers(trace: PipelineStep, ideal: Sequence[Sequence[Span]]) -> list[dict[str, str]]:
+def numbers(trace: PipelineStep, ideal: Sequence[Sequence[Span]], usual: float | None = None) -> list[dict[str, str]]:
+    """The tiles; `usual` is the run's median step in seconds, which no profiler slowed."""
     by_clock = f"{say(length(ideal), 'seconds')} by the ideal clock"
+    by_clock += f"; the whole step, median of those without a profiler: {short_time(usual)}" if usual else ""
     tiles = [
         ("Bubble, measured", say(bubble(trace.ranks), "percent"), "of the rank that waits most"),
         ("Bubble, formula", say(formula(trace), "percent"), "all stages alike"),
         ("Bubble, ideal clock", say(bubble(ideal), "percent"), "stages as measured"),
-        ("Step", say(length(trace.ranks), "seconds"), by_clock),
+        (f"Pipeline of step {trace.step:,}, traced", say(length(trace.ranks), "seconds"), by_clock),
     ]
     return [dict(zip(("name", "value", "note"), tile, strict=True)) for tile in tiles]
 

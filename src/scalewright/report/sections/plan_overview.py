@@ -101,7 +101,7 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
         tile("MFU", number("mfu"), share(number("mfu")), ", ".join(rates)),
         None if usable else tile("Memory", best.peak_gib, gib(best.peak_gib), "the fullest rank"),
         tile("Days", days, decimal(days, 3), "for all tokens"),
-        tile("Device-hours", hours, count(hours), "for all tokens"),
+        tile("Device-hours", hours, count(hours), "for all tokens, with restarts; without evaluation and other stages"),
         tile("Cost", cost, count(cost), total.text("currency") or "in the currency of the price"),
     ]
 

@@ -10,27 +10,16 @@ import datetime
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from scalewright.report.folder import RunFolder, resumes, spans
 from scalewright.report.page import Section
 from scalewright.report.sections.health import change
+from scalewright.spec.base import read_yaml
 from scalewright.spec.common.formatting import counted, decimal, duration
 
-KINDS = {  # of events: their word and colour
-    "start": ("started", "plain"), "resume": ("resumed", "accent"), "restart": ("restarted", "accent"),
-    "save": ("saved a checkpoint", "plain"), "stop": ("stopped on request", "warn"),
-    "fault": ("fault", "bad"), "skip": ("skipped a step", "warn"), "nonfinite": ("value not finite", "bad"),
-    "spike": ("spike", "warn"), "stalled": ("stalled", "warn"), "hang": ("a rank hung", "bad"),
-    "changed": ("settings changed", "accent"), "predicted": ("prediction", "plain"),
-    "preflight": ("seen before the start", "warn"),
-    "measured": ("memory and messages counted", "plain"),
-    "tracker": ("tracker", "warn"), "finish": ("finished", "good"),
-}  # fmt: skip
-COUNTED = {
-    "save": "saves", "resume": "resumes", "fault": "faults", "skip": "skipped steps",
-    "nonfinite": "bad values", "spike": "spikes", "stalled": "stalls", "hang": "hangs",
-}  # fmt: skip
+KINDS: dict[str, dict[str, str]] = read_yaml(Path(__file__).with_name("events.yaml"))
 # Told elsewhere on the page, or of no use to a reader.
 HIDDEN = {
     "time", "kind", "step", "environment", "run_id", "pid", "world", "precision", "parameters", "flops_per_token",
@@ -85,17 +74,20 @@ def grouped(moments: Sequence[Moment]) -> list[Moment]:
 
 def _moment(event: Mapping[str, Any], begin: float, length: float) -> Moment:
     kind, step = event["kind"], event.get("step")
-    word, colour = KINDS.get(kind, (kind, "plain"))
+    known = KINDS.get(kind, {})
     return Moment(
-        at=(event["time"] - begin) / length, kind=kind, word=word, colour=colour, after=duration(event["time"] - begin),
+        at=(event["time"] - begin) / length, kind=kind, word=known.get("word", kind),
+        colour=known.get("colour", "plain"), after=duration(event["time"] - begin),
         step=f"{step:,}" if isinstance(step, int) else "", details=", ".join(_details(event)),
     )  # fmt: skip
 
 
 def _details(event: Mapping[str, Any]) -> list[str]:
     """An event in words: its message, which has its numbers in it, or else its keys."""
-    message = event.get("message")
-    names = ("message", "changes") if message else event
+    message, changes = event.get("message"), event.get("changes")
+    if message and isinstance(changes, Mapping) and changes:  # of which the message names the first ones
+        return [f"{str(message).partition(': ')[0]}: {_detail('changes', changes)}"]
+    names = ("message",) if message else event
     return [_detail(name, event[name]) for name in names if name not in HIDDEN and event.get(name) not in (None, "")]
 
 
@@ -112,9 +104,10 @@ def _detail(key: str, value: Any) -> str:
 
 
 def _counts(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    counts = {kind: sum(event["kind"] == kind for event in events) for kind in COUNTED}
+    several = {kind: known["several"] for kind, known in KINDS.items() if "several" in known}
+    counts = {kind: sum(event["kind"] == kind for event in events) for kind in several}
     counts["resume"] = len(resumes(events))
-    return [counted(number, COUNTED[kind]) for kind, number in counts.items() if number]
+    return [counted(number, several[kind]) for kind, number in counts.items() if number]
 
 
 def _clock(seconds: float) -> str:

@@ -13,10 +13,18 @@ from typing import Any
 
 MISSING = "–"
 NOUNS = (  # of `counted`
-    "check", "core", "device", "document", "failure", "file", "folder", "group", "host", "layer", "line", "GPU", "link",
-    "node", "pair", "problem", "rank", "resume", "row", "run", "save", "spike", "split", "stall", "step", "thing",
-    "thread", "time", "value", "fault",
+    "channel", "check", "collective", "core", "device", "document", "entrie", "failure", "fault", "file", "folder",
+    "GPU", "group", "host", "kernel", "layer", "layout", "line", "link", "log", "machine", "micro-batche", "node",
+    "number", "pair", "pod", "position", "problem", "processe", "rank", "resume", "row", "run", "sample", "save",
+    "sequence", "spike", "split", "stage", "stall", "step", "tensor", "thing", "thread", "time", "token", "trace",
+    "value", "worker",
 )  # fmt: skip
+IRREGULAR = {"entrie": "entry", "micro-batche": "micro-batch", "processe": "process"}
+
+
+VERBS = {"are": "is", "aren't": "isn't", "have": "has", "need": "needs", "don't": "doesn't"}
+VERB = re.compile(rf"^((?:(?! that ).)*?)\b({'|'.join(VERBS)})\b")  # not that of a clause
+SINGULAR = re.compile(rf"\b({'|'.join(NOUNS)})s\b")
 
 
 def count(value: float | None) -> str:
@@ -70,8 +78,9 @@ def decimal(value: float | None, digits: int = 4) -> str:
 
 
 def gib(value: float | None) -> str:
-    """A size in GiB: `50.7 GiB`."""
-    return f"{decimal(value, 3)} GiB"
+    """A size in GiB: `50.7 GiB`; a small one in MiB."""
+    small = value is not None and 0 < value < 0.1
+    return f"{decimal(1024 * value, 3)} MiB" if value and small else f"{decimal(value, 3)} GiB"
 
 
 def metric(value: float, unit: str) -> str:
@@ -97,13 +106,15 @@ def against(measured: float, predicted: float) -> str:
 
 
 def counted(number: int, things: str) -> str:
-    """A number with its noun, given in the plural.
+    """A number with its noun, and the verb behind it, given in the plural.
 
-    >>> counted(1, "empty files"), counted(2, "files with bytes that aren't UTF-8")
-    ('1 empty file', "2 files with bytes that aren't UTF-8")
+    >>> counted(1, "empty files are left out"), counted(2, "files with bytes that aren't UTF-8")
+    ('1 empty file is left out', "2 files with bytes that aren't UTF-8")
     """
-    singular = re.sub(rf"\b({'|'.join(NOUNS)})s\b", r"\1", things, count=1).replace("micro-batches", "micro-batch")
-    return f"{number:,} {singular if number == 1 else things}"
+    if number != 1:
+        return f"{number:,} {things}"
+    singular = re.sub(SINGULAR, lambda noun: IRREGULAR.get(noun[1], noun[1]), things, count=1)
+    return f"1 {re.sub(VERB, lambda text: text[1] + VERBS[text[2]], singular)}"
 
 
 def printable(text: object, keep: str = "\n\t") -> str:

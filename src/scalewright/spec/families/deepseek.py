@@ -60,8 +60,8 @@ def _read_v3(c: Config) -> Keys:
 def _write(m: ModelSpec) -> Keys:
     if m.mla is None or m.moe is None:
         raise UserError(f"a {m.family} model has latent attention and experts", "model", "use another family")
-    own = {**common.write_rope(m), "attention_bias": m.qkv_bias, **m.mla.dump(), **write_grouped_experts(m)}
-    return common.write_shape(m, without=("head_dim",), **own)
+    keys = {**common.write_rope(m), "attention_bias": m.qkv_bias, **m.mla.dump(), **write_grouped_experts(m)}
+    return common.write_shape(m, without=("head_dim",), **keys)
 
 
 def _write_v2(m: ModelSpec) -> Keys:

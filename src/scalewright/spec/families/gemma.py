@@ -93,8 +93,8 @@ def _global_attention(c: Config) -> Keys:
     """The heads of layers without a window: from keys of their own, or from transformers' list of layers."""
     listed = next(iter((c.get("per_layer_config") or {}).values()), None)
     if listed is None:
-        own = c["num_global_key_value_heads"] if c["attention_k_eq_v"] else None
-        heads = common.first(own, c["num_key_value_heads"])
+        global_heads = c["num_global_key_value_heads"] if c["attention_k_eq_v"] else None
+        heads = common.first(global_heads, c["num_key_value_heads"])
         listed = {"num_key_value_heads": heads, "head_dim": c["global_head_dim"]}
     return {
         "num_key_value_heads": listed.get("num_key_value_heads", c["num_key_value_heads"]),

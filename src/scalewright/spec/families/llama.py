@@ -87,8 +87,8 @@ def rope_layers(c: Config) -> tuple[list[bool], int | None]:
 
 def _write_smollm3(m: ModelSpec) -> Keys:
     has_rope = [int(m.has_rope(layer)) for layer in range(m.num_hidden_layers)]
-    own = {**common.write_rope(m), "attention_bias": m.qkv_bias, "mlp_bias": m.mlp_bias, "no_rope_layers": has_rope}
-    return common.write_shape(m, without=["head_dim"], **own, **_write_late_windows(m))
+    keys = {**common.write_rope(m), "attention_bias": m.qkv_bias, "mlp_bias": m.mlp_bias, "no_rope_layers": has_rope}
+    return common.write_shape(m, without=["head_dim"], **keys, **_write_late_windows(m))
 
 
 def _read_olmo(c: Config) -> Keys:
@@ -96,8 +96,8 @@ def _read_olmo(c: Config) -> Keys:
 
 
 def _write_olmo(m: ModelSpec) -> Keys:
-    own = {**common.write_rope(m), "attention_bias": m.qkv_bias, "clip_qkv": m.clip_qkv}
-    return common.write_shape(m, without=["head_dim", "rms_norm_eps"], **own)
+    keys = {**common.write_rope(m), "attention_bias": m.qkv_bias, "clip_qkv": m.clip_qkv}
+    return common.write_shape(m, without=["head_dim", "rms_norm_eps"], **keys)
 
 
 def _read_olmo2(c: Config) -> Keys:
@@ -121,8 +121,8 @@ def _read_starcoder2(c: Config) -> Keys:
 
 
 def _write_starcoder2(m: ModelSpec) -> Keys:
-    own = {"use_bias": m.mlp_bias, "norm_epsilon": m.norm_eps, "sliding_window": m.sliding_window}
-    return common.write_shape(m, without=["head_dim", "rms_norm_eps"], **common.write_rope(m), **own)
+    keys = {"use_bias": m.mlp_bias, "norm_epsilon": m.norm_eps, "sliding_window": m.sliding_window}
+    return common.write_shape(m, without=["head_dim", "rms_norm_eps"], **common.write_rope(m), **keys)
 
 
 FAMILIES = (

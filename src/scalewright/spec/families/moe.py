@@ -19,8 +19,8 @@ def _read_mixtral(c: Config) -> Keys:
 
 
 def _write_mixtral(m: ModelSpec) -> Keys:
-    own: Keys = {"intermediate_size": mixture(m).moe_intermediate_size, "sliding_window": m.sliding_window}
-    return common.write_shape(m, **common.write_rope(m), **write_experts(m, "num_local_experts"), **own)
+    keys: Keys = {"intermediate_size": mixture(m).moe_intermediate_size, "sliding_window": m.sliding_window}
+    return common.write_shape(m, **common.write_rope(m), **write_experts(m, "num_local_experts"), **keys)
 
 
 def mixture(m: ModelSpec) -> MoE:
@@ -91,14 +91,14 @@ def _write_qwen_moe(m: ModelSpec) -> Keys:
 
 
 def _write_qwen2_moe(m: ModelSpec) -> Keys:
-    own = {
+    keys = {
         **_write_qwen_moe(m),
         "qkv_bias": m.qkv_bias,
         "shared_expert_intermediate_size": mixture(m).shared_size,
         "max_window_layers": m.num_hidden_layers if m.sliding_window is not None else 0,
         "layer_types": common.write_layer_types(m),
     }
-    return common.write_shape(m, without=["head_dim"], **own)
+    return common.write_shape(m, without=["head_dim"], **keys)
 
 
 def _write_qwen3_moe(m: ModelSpec) -> Keys:
@@ -129,9 +129,9 @@ def _read_olmoe(c: Config) -> Keys:
 
 
 def _write_olmoe(m: ModelSpec) -> Keys:
-    own = {"attention_bias": m.qkv_bias, "clip_qkv": m.clip_qkv, "norm_topk_prob": mixture(m).normalize_top_k}
+    keys = {"attention_bias": m.qkv_bias, "clip_qkv": m.clip_qkv, "norm_topk_prob": mixture(m).normalize_top_k}
     size: Keys = {"intermediate_size": mixture(m).moe_intermediate_size}
-    return common.write_shape(m, without=["head_dim"], **common.write_rope(m), **write_experts(m), **own, **size)
+    return common.write_shape(m, without=["head_dim"], **common.write_rope(m), **write_experts(m), **keys, **size)
 
 
 def _read_dbrx(c: Config) -> Keys:
@@ -174,7 +174,7 @@ def _read_glm4_moe(c: Config) -> Keys:
 
 
 def _write_glm4_moe(m: ModelSpec) -> Keys:
-    own: Keys = {
+    keys: Keys = {
         **write_grouped_experts(m),
         "n_group": mixture(m).groups,
         "topk_group": mixture(m).top_groups,
@@ -182,7 +182,7 @@ def _write_glm4_moe(m: ModelSpec) -> Keys:
         "use_qk_norm": m.qk_norm == "head",
         "num_nextn_predict_layers": m.mtp_layers,
     }
-    return common.write_shape(m, **common.write_rope(m), **own)
+    return common.write_shape(m, **common.write_rope(m), **keys)
 
 
 def _read_minimax_m2(c: Config) -> Keys:

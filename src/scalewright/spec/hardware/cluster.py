@@ -20,7 +20,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from scalewright.spec.base import Spec, from_keys, read_yaml
-from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.common.formatting import counted, metric
+from scalewright.spec.errors import Mistakes, UserError, unknown
 from scalewright.spec.hardware import topology
 from scalewright.spec.hardware.device_families import FAMILIES, OTHER
 from scalewright.spec.hardware.devices import DATA, DeviceSpec, Link, device_names, find_device, fold, load_device, once
@@ -28,6 +29,7 @@ from scalewright.spec.hardware.topology import Fabric, Level, Measured
 
 LOCAL = "local"
 NETWORK = "network_bytes_per_s"
+SLOWEST = 1e7  # bytes/s of a link: a slower one is rather a number of Gbit/s
 
 
 class ClusterSpec(Spec):
@@ -39,6 +41,7 @@ class ClusterSpec(Spec):
     devices_per_node: int = Field(ge=1)
     nodes: int | None = Field(None, ge=1)
     levels: tuple[Level, ...] = Field(min_length=1)
+    host_memory_bytes: float | None = Field(None, gt=0)  # of a node; null: 250e9 for each of its devices
     measured: Measured | None = None
     price_per_device_hour: float | None = Field(None, ge=0)
     notes: tuple[str, ...] = ()
@@ -46,10 +49,13 @@ class ClusterSpec(Spec):
     @from_keys
     def _derive(cls, data: Any) -> Any:
         """Turns `device: NAME` and `link`/`fabric` into the device's facts and levels."""
-        if "device" not in data:
-            how = "add `device: NAME`, or start from a preset with `like: NAME`"
-            raise UserError("a cluster needs a device", "device", how)
-        device = data["device"] = _device(data["device"])
+        mistakes = Mistakes()
+        device = mistakes.of(lambda: _device(data.get("device")))
+        link = mistakes.of(lambda: Link.parse(data["link"], "link")) if data.get("link") else None
+        fabric = mistakes.of(lambda: Fabric.parse(data["fabric"], "fabric")) if data.get("fabric") else None
+        mistakes.stop()
+        assert device is not None
+        data["device"] = device
         data.setdefault("name", device.id)
         if data.get("devices_per_node") is None:
             data["devices_per_node"] = topology.default_devices_per_node(device)
@@ -61,8 +67,7 @@ class ClusterSpec(Spec):
         per_node = data["devices_per_node"]
         if not isinstance(per_node, int) or per_node < 1:
             return {**data, "levels": ()}  # the field's own check raises the error
-        link = Link.parse(given["link"], "link") if given.get("link") else topology.usual_link(device, per_node)
-        fabric = Fabric.parse(given["fabric"], "fabric") if given.get("fabric") else topology.usual_fabric(device)
+        link, fabric = link or topology.usual_link(device, per_node), fabric or topology.usual_fabric(device)
         data["levels"] = topology.build_levels(device, per_node, link, fabric)
         if data.get("nodes") is None and fabric is None:
             data["nodes"] = max(1, (data["levels"][-1].size or 1) // per_node)
@@ -77,7 +82,7 @@ class ClusterSpec(Spec):
             raise UserError(f"level sizes are {sizes}", "levels", how)
         outermost, total = sizes[-1], self.devices
         if outermost is not None and (total is None or total > outermost):
-            size = "any number of nodes" if total is None else f"{total} devices"
+            size = "any number of nodes" if total is None else counted(total, "devices")
             how = f"add a fabric, or set nodes: {max(1, outermost // self.devices_per_node)}"
             raise UserError(f"{size}, but no level joins more than {outermost}", "levels", how)
         return self
@@ -96,7 +101,10 @@ class ClusterSpec(Spec):
     def assumed(self) -> tuple[str, ...]:
         """Assumed figures, one line each, which no source gives. A CPU needs no family: it is timed."""
         assumed = [level for level in self.levels if level.source.startswith("assumed")]
-        lines = [f"{level.name} {level.bytes_per_s:.4g} bytes/s: {level.source}" for level in assumed]
+        lines = [f"{level.name} {metric(level.bytes_per_s, 'B/s')} a device: {level.source}" for level in assumed]
+        slow = [level for level in self.levels if level.bytes_per_s < SLOWEST]
+        unit = "which is slow: write its unit, as 25 Gbit/s"
+        lines += [f"{level.name} {metric(level.bytes_per_s, 'B/s')} a device, {unit}" for level in slow]
         device = self.device
         if device.family is None and device.resolved_family is OTHER and device.kind != "cpu":
             lines.append(f"family {OTHER.name} (device {device.id} gives none of {', '.join(FAMILIES)})")
@@ -127,6 +135,9 @@ def _device(data: Any) -> DeviceSpec:
     """A device given by name, in full, or as `{like: NAME, ...changes}`."""
     if isinstance(data, DeviceSpec):
         return data
+    if data is None:
+        how = "add `device: NAME`, or start from a preset with `like: NAME`"
+        raise UserError("a cluster needs a device", "device", how)
     if isinstance(data, str):
         return load_device(data)
     if isinstance(data, dict) and "like" in data:

@@ -122,6 +122,13 @@ class DeviceSpec(Spec):
         return tuple(name for name in Peaks.model_fields if getattr(self.peaks, name) is not None)
 
     @property
+    def half(self) -> str:
+        """What `precision: auto` is on a device that is no CPU: bf16; fp16 on a GPU that has that alone; else fp32."""
+        if self.peaks.bf16:
+            return "bf16"
+        return "fp16" if self.kind == "gpu" and self.peaks.fp16 else "fp32"
+
+    @property
     def capacity_bytes(self) -> float:
         """The memory that a program can use: as reported where that is known, else nominal."""
         return self.memory_bytes_reported or self.memory_bytes

@@ -26,6 +26,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import NamedTuple
 
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import UserError
 from scalewright.spec.schedules.action import Action, Message
 from scalewright.spec.schedules.kinds import find_kind, stage_ranks
@@ -126,7 +127,7 @@ def find_problem(kind: str, ranks: int, virtual_stages: int, micro_batches: int)
         return problem
     record = find_kind(kind)
     if record.paired and micro_batches < 2 * ranks:
-        few = f"{micro_batches} micro-batches are fewer than 2 x pp {ranks} = {2 * ranks}"
+        few = f"{counted(micro_batches, 'micro-batches are')} fewer than 2 x pp {ranks} = {2 * ranks}"
         return SizeProblem(f"{few}, which schedule {kind} needs", micro_batches=2 * ranks)
     if record.both_ways and ranks % 2:
         how = "use schedule dualpipev, or an even pp"

@@ -74,10 +74,10 @@ def build_deepspeed(run: RunSpec, mesh: Mesh) -> Engine:
     check_precision(run.layout)
     assert isinstance(run.optimizer, OptimizerSpec)
     config, deepspeed, stage = engine_config(run), load_deepspeed(mesh), run.layout.zero_stage
-    own = not isinstance(run.model, ModelSpec)
-    model, placements, source = _own_model(run, mesh) if own else _our_model(run, mesh, deepspeed, config)
+    custom = not isinstance(run.model, ModelSpec)
+    model, placements, source = _own_model(run, mesh) if custom else _our_model(run, mesh, deepspeed, config)
     for part in stages_of(model).values():
-        apply_recompute(blocks_of(part), run.layout.recompute, random=own)
+        apply_recompute(blocks_of(part), run.layout.recompute, random=custom)
     items = find_weights(model, placements, mesh)
     runner, module = _build_runner(run, model, deepspeed)
     groups = _groups(items, run.optimizer.weight_decay)
@@ -86,10 +86,10 @@ def build_deepspeed(run: RunSpec, mesh: Mesh) -> Engine:
     partitions = Partitions(deepspeed, runner.engine, stage, record.states, counts=record.step_bytes > 0)
     weights = DeepSpeedWeights(items, partitions)
     parallel = Parallel(model, weights, Buffers(model, mesh), _Reduced(), runner)
-    if own:
+    if custom:
         weights.fill(source)
         parallel.buffers.share()
-    network = Network(parallel, None if own else source)
+    network = Network(parallel, None if custom else source)
     state = DeepSpeedState(run, network, mesh, weights)
     make_step = partial(DeepSpeedStep, runner, parallel, mesh, stage)
     files = {"ds_config.json": json.dumps(config, indent=2) + "\n"}

@@ -35,8 +35,8 @@ def find_weights(model: nn.Module, placements: Sequence[Placement], mesh: Mesh) 
         tensor = placement.tensor
         parameter = parameters.get(tensor.name, parameters.get(str(tensor.tied_to)))
         if parameter is not None:
-            own = box(placement, mesh.coords, mesh.grid.size_of), copies(placement, mesh.grid.copying)
-            items.append(Weight(placement, parameter, _no_master(parameter.requires_grad), *own, stage))
+            part_and_copies = box(placement, mesh.coords, mesh.grid.size_of), copies(placement, mesh.grid.copying)
+            items.append(Weight(placement, parameter, _no_master(parameter.requires_grad), *part_and_copies, stage))
     return items
 
 

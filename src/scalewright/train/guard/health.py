@@ -36,6 +36,7 @@ from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import RunError
 from scalewright.train.batches import DataPosition
 from scalewright.train.columns import AUX, FACTOR, LOCAL, LOSS, NORM, SCALE, SPIKE, STREAK, USUAL, Z
@@ -188,6 +189,6 @@ class Rewinder:
         saved = read_manifest(folder)
         ahead = self.place.left_out.count(saved.samples)
         if ahead >= MOST * self.batch:
-            return f"{ahead} samples after step {saved.step} are left out already"
+            return f"{counted(ahead, f'samples after step {saved.step} are')} left out already"
         samples = self.place.taken(step, self.batch)
         return Target(folder, saved.step, (int(samples[0]), int(samples[-1]) + 1))

@@ -95,8 +95,7 @@ class ZClip:
         late = ALPHA * variance + (1 - ALPHA) * (target - new_mean).square()
         new = torch.stack([number, new_mean, torch.where(count < WARM_UP, early, late)])
         self.moments = torch.where(finite, new, self.moments)
-        factor = torch.where(high, target / norm, 1.0)
-        return factor, torch.where(high, z, 0.0), mean
+        return torch.where(high, target / norm, 1.0), torch.where(high, z, 0.0), mean
 
     def state(self) -> dict[str, object]:
         return {"moments": self.moments.tolist()}

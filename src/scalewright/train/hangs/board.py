@@ -237,7 +237,7 @@ Answered = Mapping[int, Position]
 
 
 def judge(positions: Positions, process: Callable[[int], Process | None] = lambda rank: None) -> HangVerdict | None:
-    """The rank that others wait for; None when nobody does. `process` gives a rank's host and pid, where known."""
+    """The rank that others wait for; None when nobody does. Position None: no answer; `process`: host and pid."""
     answered = {rank: position for rank, position in positions.items() if position is not None}
     waiting = {rank: position.waiting for rank, position in answered.items() if position.waiting}
     if not waiting:

@@ -45,6 +45,10 @@ from scalewright.train.hangs.process import Processes, Stacks, is_broken, last_c
 from scalewright.train.metrics.record import Record
 
 STEADY = "step"
+DOING = {
+    "validate": "validating", "save": "saving a checkpoint", "resume": "going back to a checkpoint",
+    "trace": "starting a profiler, or writing its trace",
+}  # fmt: skip
 
 
 class Watchdog:
@@ -123,12 +127,16 @@ class Watchdog:
         """A save or a validation, which takes its own time between two steps."""
         before, self._phase = self._phase, name
         self._limit(self.timeouts.start_s)
+        if self.record is not None:
+            self.record.console.at(DOING[name])
         try:
             yield
         finally:
             self._limit(self.timeouts.steady_s if before == STEADY else self.timeouts.start_s)
             self._phase, self._step_began = before, self._now()
             self._marks += 1
+            if self.record is not None:
+                self.record.console.at("")
 
     def _limit(self, seconds: float) -> None:
         """Gloo's groups time out when ranks are to give up; NCCL's later: it aborts the process."""

@@ -3,7 +3,8 @@
     torch.OutOfMemoryError (CUDA) · RuntimeError of the CPU's allocator · bad_alloc · MemoryError --> RunError
 
 Step and phase are read off the traceback, so that a step pays nothing for it. `estimate` has the memory that a run
-needs, from the planner's sums over operators, and `helps` the change of its keys after which `high` is free:
+needs, from the planner's sums over operators, and `helps` the change of its keys after which `high` is free. `train`
+asks for both before it starts workers, in a process that imports no torch:
 
     low = most of the planned peak  <  peak of the fullest rank  <  the planned p90 = high
 """
@@ -16,13 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from types import TracebackType
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from scalewright.plan.constants import constants
 from scalewright.plan.cost.evaluate import evaluate_memory, prepare
 from scalewright.plan.request import from_question
+from scalewright.spec.common.numbers import number_of
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
@@ -30,7 +30,9 @@ from scalewright.spec.layout_check import is_legal
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.question import Question
 from scalewright.spec.run import PythonRef, RunSpec
-from scalewright.train.memory.usage import write_history
+
+if TYPE_CHECKING:
+    import torch
 
 GIB = float(2**30)
 # Parts of allocators' messages: torch's on the CPU (two releases), C++'s, MPS', and drivers'.
@@ -55,6 +57,8 @@ def memory_explained(run: RunSpec, seq_len: int, rank: int, device: torch.device
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
+        from scalewright.train.memory.usage import write_history
+
         line = explain(error, run, seq_len, rank, device)
         history = write_history(run.profile.memory, run.folder, rank, device)
         more = f"; what held it: scalewright diagnose {history}" if history else ""
@@ -64,7 +68,7 @@ def memory_explained(run: RunSpec, seq_len: int, rank: int, device: torch.device
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed."""
     by_message = isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
-    return by_message or isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    return by_message or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # of torch
 
 
 def explain(error: BaseException, run: RunSpec, seq_len: int, rank: int, device: torch.device) -> str:
@@ -95,15 +99,15 @@ def where(trace: TracebackType | None) -> tuple[int | None, str]:
 
 def wanted(message: str) -> float | None:
     """Bytes that the allocation asked for; None where its message has no number."""
-    if match := re.search(r"[Tt]ried to allocate ([\d.]+) (Ki|Mi|Gi|Ti)B", message):
-        return float(match[1]) * 2.0 ** (10 * (1 + ("Ki", "Mi", "Gi", "Ti").index(match[2])))
-    match = re.search(r"tried to allocate (\d+) bytes", message)
-    return float(match[1]) if match else None
+    match = re.search(r"[Tt]ried to allocate ([\d.]+ (?:[KMGT]iB|bytes))", message)
+    return number_of(match[1], "bytes") if match else None
 
 
 def _advice(run: RunSpec, seq_len: int, device: torch.device) -> str:
     """Overrides that would fit by the planner's count, or all that take less."""
     if device.type == "cuda":
+        import torch
+
         total = float(torch.cuda.get_device_properties(device).total_memory)
         if change := helps(run, seq_len, 0.95 * total, 1):
             return change

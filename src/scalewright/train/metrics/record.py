@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,8 +122,7 @@ class Record:
     def event_from_thread(self, kind: str, message: str = "", **fields: Any) -> None:
         """The same from another thread: trackers and callbacks get the event with the next step. The user's callback
         never runs beside the training then, nor do two threads use the launcher's pipe."""
-        entry = self.events.write(kind, **fields, **({"message": message} if message else {}))
-        self._pending.append(entry)
+        self._pending.append(self.events.write(kind, **fields, **({"message": message} if message else {})))
         if message:
             self.console.message(message)
 
@@ -178,7 +177,7 @@ def _finite(value: float) -> float | None:
 
 
 class Clock:
-    """Seconds of a step: from the end of the one before, without saving and validation."""
+    """Seconds of a step: from the end of the one before, without saving, validation and the writing of traces."""
 
     def __init__(self) -> None:
         self._mark = time.perf_counter()
@@ -192,3 +191,10 @@ class Clock:
     def restart(self) -> None:
         """Forgets the time since the last lap."""
         self._mark = time.perf_counter()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """What is done within belongs to no step, also where a step's numbers are still under way."""
+        begun = time.perf_counter()
+        yield
+        self._mark += time.perf_counter() - begun

@@ -101,7 +101,7 @@ class RunState:
             state["diloco"] = islands.state()
             guards = gather_json(more.get("guard", {}), mesh)
             owners = zip(by_island, mesh.grid.groups("island"), strict=True)
-            state["islands"] = [{"optimizer": own, "guard": guards[ranks[0]]} for own, ranks in owners]
+            state["islands"] = [{"optimizer": kept, "guard": guards[ranks[0]]} for kept, ranks in owners]
             of_islands = IslandTensors(islands.index, islands.outer(), islands.shared(), islands.own())
         save(
             run.folder / "checkpoints",
@@ -143,8 +143,8 @@ class RunState:
             notes += restore_compression(self.compression, reader, self.run, self.mesh, int(state["step"]))
         place = DataPosition(int(state["step"]), int(state["samples"]), int(state["tokens"]))
         if self.islands is not None:
-            own = _parts(reader, mine) if mine else None
-            self.islands.restore(state.get("diloco", {}), _parts(reader, OUTER), own)
+            of_island = _parts(reader, mine) if mine else None
+            self.islands.restore(state.get("diloco", {}), _parts(reader, OUTER), of_island)
             self.islands.step = place.step
         return place, notes
 

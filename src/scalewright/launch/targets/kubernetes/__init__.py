@@ -5,15 +5,14 @@
     trainjob            Kubeflow Trainer 2 (it brings JobSet)  the same; its runtime is in the manifest
     pytorchjob          Kubeflow Training Operator 1           each pod, any number of times (75 becomes 138)
 
-checks.py   settings that the API server or a controller would refuse, refused here
-pod.py      the pod of a node: container, resources, mounts, shared memory
+pod.py      the pod of a node: container, resources, mounts, shared memory; settings that a cluster would refuse
 kinds.py    the three kinds of object around it
 """
 
 from __future__ import annotations
 
 from scalewright.launch.job import LaunchJob, Written
-from scalewright.launch.targets.container import NO_MODULES, kept_folders, lost, to_yaml, unused
+from scalewright.launch.targets.container import NO_MODULES, kept_folders, lost, sizes, to_yaml, unused
 from scalewright.launch.targets.kubernetes.kinds import KINDS
 from scalewright.launch.targets.kubernetes.pod import check, job_name
 
@@ -44,7 +43,7 @@ def write(job: LaunchJob) -> Written:
     submit = ("kubectl", "apply", *namespace, "-f", file)
     first = (FIRST_OF_PYTORCHJOB if kind == "pytorchjob" else FIRST_OF_JOBSET).format(name=name)
     comments = [
-        f"{job.name}: {job.nodes} pods of {job.per_node} ranks. Written by `scalewright launch kubernetes`.",
+        f"{job.name}: {sizes(job, 'pods')}. Written by `scalewright launch kubernetes`.",
         f"Start:  {' '.join(submit)}",
         f"Logs:   {' '.join(('kubectl', 'logs', *namespace, '-f', '-l', first))}",
         "A pod that is asked to leave saves and exits with 75; all pods then go on from that checkpoint.",

@@ -21,9 +21,9 @@ import re
 from collections.abc import Sequence
 
 from scalewright.launch.job import LaunchJob
-from scalewright.launch.targets.container import dns_label, environment, image, mounts
+from scalewright.launch.targets.container import check_all, dns_label, environment, image, mounts
 from scalewright.spec.common.shell import Expression, Word, line
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import Mistakes, UserError
 
 LEAST_GRACE = 30  # seconds; Kubernetes' own default
 
@@ -133,26 +133,35 @@ SUFFIX = len("-node-0-") + len("-abcde")
 
 
 def check(job: LaunchJob) -> None:
-    """Raises UserError for the first setting that a cluster would refuse."""
-    image(job)
-    environment(job)
+    """Raises one UserError of all settings that a cluster would refuse."""
+    check_all(job, image, environment, _check_texts, _check_claims, _check_paths, _check_workdir)
+
+
+def _check_texts(job: LaunchJob) -> None:
+    mistakes = Mistakes()
     for key, (pattern, how) in PATTERNS.items():
         value = getattr(job.site, key)
         if value is not None and not re.fullmatch(pattern, value):
-            raise UserError(f"{value!r} won't do", f"launch.{key}", f"write {how}")
-    _check_paths(job)
+            mistakes.noted.append(UserError(f"{value!r} won't do", f"launch.{key}", f"write {how}"))
+    mistakes.stop()
 
 
-def _check_paths(job: LaunchJob) -> None:
+def _check_claims(job: LaunchJob) -> None:
     for claim in job.site.claims:
         if not re.fullmatch(SUBDOMAIN, claim):
             raise UserError(f"{claim!r} is no claim's name", "launch.claims", "see `kubectl get pvc`")
+
+
+def _check_paths(job: LaunchJob) -> None:
     inside = [*job.site.claims.values(), *(path for _, path in mounts(job.site))]
     for path in inside:
         if not path.startswith("/") or ":" in path:
             raise UserError(f"{path!r} isn't an absolute path", "launch.claims", "write such as data: /data")
         if inside.count(path) > 1 or path.rstrip("/") == "/dev/shm":
             raise UserError(f"{path} is mounted twice", "launch.claims", "give each mount a path of its own")
+
+
+def _check_workdir(job: LaunchJob) -> None:
     if job.site.workdir and not job.site.workdir.startswith("/"):
         raise UserError(f"{job.site.workdir} isn't absolute", "launch.workdir", "write the path in the container")
 

@@ -1,4 +1,4 @@
-"""Where a run ends, and how far a step is on the way there, which the learning rate follows.
+"""The learning rate, and how far a step is on the way to the end of a run, which it follows.
 
     train.steps    ends with that step                                      position = the step
     train.tokens   ends with the first step that has consumed so many,      position = tokens consumed /

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scalewright.launch.local import oom_kills, run_local
+from scalewright.launch.deaths import oom_kills
+from scalewright.launch.local import run_local
 from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import RunError
 

@@ -106,8 +106,9 @@ class Finder:
         if len(rows) > MAX_SEEDS:
             rows = rows.take(np.linspace(0, len(rows) - 1, MAX_SEEDS).astype(int))
         if len(rows):
+            before = self.pricer.priced
             self._update_cutoff(self.pricer.price(rows))
-            self.pricer.priced -= len(rows)
+            self.pricer.priced = before
 
     def _search_cores(self, cores: np.ndarray) -> None:
         rows = self.space.spread_shards(self._spread_pipes(cores))
@@ -115,7 +116,7 @@ class Finder:
             rows = self.space.spread_offloads(self.space.spread_recomputes(rows))
         if not len(rows):
             return
-        rows = self._record(self.pricer.price(rows))
+        rows = self._record(self.pricer.price(rows, self.cutoff))
         if len(rows) and self.has_plain:
             self._price_lean(rows.take(self.pricer.may_fit(rows)))
 
@@ -126,11 +127,11 @@ class Finder:
             return
         recomputed = recomputed.take(recomputed.recompute > 0)
         if len(recomputed):
-            rows = Rows.join([rows, self._record(self.pricer.price(recomputed))])
+            rows = Rows.join([rows, self._record(self.pricer.price(recomputed, self.cutoff))])
         offloaded = self.space.spread_offloads(rows)
         offloaded = offloaded.take(offloaded.offload > 0)
         if len(offloaded):
-            self._record(self.pricer.price(offloaded))
+            self._record(self.pricer.price(offloaded, self.cutoff))
 
     def _record(self, priced: Priced) -> Rows:
         """Adds priced rows to the candidates; returns those within the cutoff that don't fit."""

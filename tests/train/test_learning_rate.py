@@ -13,7 +13,7 @@ import pytest
 from runs import rows, run, run_data
 from scalewright.spec.run import ScheduleSpec
 from scalewright.train.batches import DataPosition
-from scalewright.train.horizon import find_horizon, learning_rate
+from scalewright.train.learning_rate import find_horizon, learning_rate
 
 COSINE = ScheduleSpec(kind="cosine", warmup_steps=3)
 
