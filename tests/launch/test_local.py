@@ -409,3 +409,25 @@ def test_the_fork_server_outlives_sigterm_and_others_do_not():
     process.terminate()
     process.join(20)
     assert process.exitcode == -signal.SIGTERM
+
+
+class Interrupts:
+    """Sends SIGINT to the process that unpickles it: a worker that has begun nothing yet."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _interrupt, ()
+
+
+def _interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are spawned there")
+def test_a_worker_that_is_interrupted_before_it_begins_is_a_stop() -> None:
+    """It died with Python's own traceback where a terminal's Ctrl-C came in its first lines."""
+    with pytest.raises(Stopped):
+        run_local(echo, (Interrupts(),), 1)
+    process = multiprocessing.get_context("forkserver").Process(target=print, args=(Interrupts(),))
+    process.start()
+    process.join(20)
+    assert process.exitcode == 1  # a caller's own gets KeyboardInterrupt, as everywhere

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.launch.deaths import ADVICE, Died, aborted, blame, follows, oom_kills
+from scalewright.launch.fork_server import WORKER, can_answer
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import use_loopback
 from scalewright.launch.stop import EARLY, STOP_SIGNALS, stop_signals
@@ -41,7 +42,6 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 
 GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
 CAUSE_SECONDS = 5.0  # between a broken connection and the error of its other end
-WORKER = "scalewright-rank"  # how the processes are named
 ROW, BEGUN = "row", "begun"  # the kinds of a worker's messages before its answer
 
 
@@ -229,6 +229,7 @@ def _work(
     done = threading.Event()
     threading.Thread(target=_leave_with_supervisor, args=(pipe, done), daemon=True).start()
     try:
+        can_answer()
         pipe.send((BEGUN, None))
         answer: tuple[str, Any] = ("ok", target(context, *arguments))
     except (UserError, RunError, Stopped) as error:
