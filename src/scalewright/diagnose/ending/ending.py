@@ -204,7 +204,11 @@ def _noticed(events: Sequence[Event]) -> Ending:
     if all(event.name == "KeyboardInterrupt" for event in events):
         return Ending(signs.STOPPED, "interrupted at its terminal (SIGINT)", evidence, signs.fix("limit"))
     sent = next((event for event in events if event.name == "the launcher was sent a signal"), None)
-    if sent is not None and all(event.order > sent.order for event in events if event.name == "another rank ended"):
+    # DeepSpeed ends its ranks first and then tells why: what the others noticed may stand between.
+    ended = [
+        event.order for event in events if event.name in ("the launcher was sent a signal", "the launcher ended it")
+    ]
+    if sent is not None and all(event.order > min(ended) for event in events if event.name == "another rank ended"):
         name = sent.facts.get("name") or SIGNALS.get(int(sent.facts.get("number", 0)), "a signal")
         return Ending(sent.kind, f"the launcher was sent {name}", evidence, sent.fix, None, sent.host)
     fix = "the rank that ended first isn't in these lines: look at the other ranks' and nodes' output, dmesg and sacct"
