@@ -12,9 +12,9 @@
 B: bytes of the whole tensor (gather's output, scatter's input). k ranks of a domain drive k NICs, so that a group that
 spans nodes has the sum of their rates, as NCCL's rings do: a flat ring over one NIC is twice to eight times too slow.
 What leaves a pod of an oversubscribed fabric shares its uplinks with whatever else leaves it at that time (`Pods`).
-In-network reduction (SHARP) and other congestion are left out. A torus whose axes are too short to close, as small slices of
-a TPU pod, sends one way round: half the rate (scaling book, part 3). A group that doesn't fill its slice is taken as
-laid over all axes.
+In-network reduction (SHARP) and other congestion are left out. A torus whose axes are too short to close, as small
+slices of a TPU pod, sends one way round: half the rate (scaling book, part 3). A group that doesn't fill its slice is
+taken as laid over all axes.
 """
 
 from __future__ import annotations
