@@ -83,7 +83,7 @@ def test_what_leaves_a_pod_shares_its_uplinks() -> None:
 
 
 def test_networks_of_a_rate_differ_by_kind() -> None:
-    """Rings hardly, all-to-alls by half, a node-wise dispatch on EFA more than all."""
+    """All-to-alls are slower on EFA than on InfiniBand, and a node-wise dispatch, faster there, is slower still."""
     model = load_model_spec("qwen3-30b-a3b")
 
     def exposed(kind: str, dispatcher: str) -> float:
@@ -96,7 +96,7 @@ def test_networks_of_a_rate_differ_by_kind() -> None:
     plain, node_wise = ({kind: exposed(kind, word) for kind in FABRICS} for word in ("alltoall", "deepep"))
     assert node_wise["infiniband"] < 0.7 * plain["infiniband"]
     assert plain["infiniband"] < plain["roce"] < plain["efa"] < plain["ethernet"]
-    assert 1.8 < plain["efa"] / plain["infiniband"] < 2.4
+    assert 1.5 < plain["efa"] / plain["infiniband"] < 1.9
     assert node_wise["efa"] > plain["efa"]  # as AWS measured it
 
 
