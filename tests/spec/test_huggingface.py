@@ -119,6 +119,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("nemotron_h", {**SMALL, **MAMBA, **EXPERTS_OF_H, "moe_latent_size": 10, "conv_kernel": 3}),
     ("qwen3_next", {**SMALL, **DELTANET, "num_hidden_layers": 5, "num_experts": 6, TOP: 2, "head_dim": 16}),
     ("qwen3_next", {**SMALL, **DELTANET, "num_experts": 6, TOP: 2, "mlp_only_layers": [1], BIAS: True}),
+    ("mistral4", {**SMALL, **MLA, **EXPERTS, "first_k_dense_replace": 1, KV: 4, "n_shared_experts": 1}),
     ("qwen3_5_text", {**SMALL, **DELTANET, "num_hidden_layers": 5, "head_dim": 16, BIAS: True}),
     ("qwen3_5_moe_text", {**SMALL, **DELTANET, "num_experts": 6, TOP: 2, EXPERT: 20, "head_dim": 16, TIED: True}),
     ("olmo3", {**SMALL, "layer_types": WINDOWS, "sliding_window": 8}),
@@ -146,8 +147,11 @@ IDS = [f"{family}-{index}" for index, (family, _) in enumerate(CASES)]
 
 def transformers_size(config: Any) -> int:
     """Elements of the model that transformers builds, in which the router's correction is a buffer."""
+    build = transformers.AutoModelForCausalLM.from_config
+    if config.model_type == "mistral4":  # the Auto class knows it only inside a model with images
+        build = transformers.Mistral4ForCausalLM
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        model = build(config)
     corrections = [b for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
     return sum(p.numel() for p in model.parameters()) + sum(b.numel() for b in corrections)
 

@@ -42,6 +42,7 @@ PRINTED = {
     "qwen3.5-27b": 27e9,
     "qwen3.5-35b-a3b": 35e9,
     "qwen3.5-397b-a17b": 397e9,
+    "mistral-large-3": 673e9,
     "olmo-3-7b": 7.3e9,
     "olmo-3-32b": 32.2e9,
     "apertus-8b": 8.05e9,

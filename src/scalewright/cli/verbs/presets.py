@@ -89,8 +89,7 @@ def clusters(
         flops = row["peak_bf16_flops"] or row["peak_fp16_flops"]
         rate = f"{flops / 1e12:.4g}" if flops else "none"
         memory, link = (f"{row[key] / 1e9:.0f}" for key in ("memory_bytes", "link_bytes_per_s"))
-        fabric = f"{row['network_bytes_per_s'] / 1e9:.4g}" if row["network"] else ""
-        network = [row["network"] or "none", fabric]
+        network = [row["network"], f"{row['network_bytes_per_s'] / 1e9:.4g}"] if row["network"] else ["none", ""]
         table.append([row["name"], row["device"], row["devices_per_node"], memory, rate, row["link"], link, *network])
     heads = ["name", "device", "per node", "GB each", "16-bit TFLOP/s", "link", "GB/s one way", "network", "GB/s each"]
     print_table(heads, table)
