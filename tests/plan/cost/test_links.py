@@ -96,7 +96,7 @@ def test_networks_of_a_rate_differ_by_kind() -> None:
     plain, node_wise = ({kind: exposed(kind, word) for kind in FABRICS} for word in ("alltoall", "deepep"))
     assert node_wise["infiniband"] < 0.7 * plain["infiniband"]
     assert plain["infiniband"] < plain["roce"] < plain["efa"] < plain["ethernet"]
-    assert 1.5 < plain["efa"] / plain["infiniband"] < 1.9
+    assert 1.8 < plain["efa"] / plain["infiniband"] < 2.4
     assert node_wise["efa"] > plain["efa"]  # as AWS measured it
 
 
