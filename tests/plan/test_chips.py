@@ -18,10 +18,10 @@ PRICES = {
     "volta": {"pascal", "volta", "turing"},
     "ampere": {"ampere"},
     "hopper": {"ada", "hopper"},
-    "blackwell": {"blackwell", "blackwell-ultra"},
+    "blackwell": {"blackwell", "blackwell-ultra", "rubin"},
     "tpu": {"tpu"},
     "amd": {"amd"},
-    "other": {"trainium", "apple", "other"},
+    "other": {"trainium", "gaudi", "apple", "other"},
 }
 
 
@@ -42,6 +42,7 @@ def test_families_are_priced_with_rows_that_exist() -> None:
         ("rtx3090", "ampere", "ampere"), ("l4", "ada", "hopper"), ("rtx4090", "ada", "hopper"),
         ("h20-sxm", "hopper", "hopper"), ("rtx5090", "blackwell", "blackwell"), ("tpu-v5e", "tpu", "tpu"),
         ("mi300x", "amd", "amd"), ("trn2", "trainium", "other"),
+        ("vr-nvl72", "rubin", "blackwell"), ("gaudi3", "gaudi", "other"), ("gh200", "hopper", "hopper"),
     ],
 )  # fmt: skip
 def test_devices_have_a_family(device: str, family: str, kernels: str) -> None:

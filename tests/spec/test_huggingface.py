@@ -55,6 +55,9 @@ GEMMA4 = {**SMALL, "num_hidden_layers": 7, "head_dim": 16, "hidden_size_per_laye
 TIED, BIAS, TOP, EXPERT = ("tie_word_embeddings", "attention_bias", "num_experts_per_tok", "moe_intermediate_size")
 KV = "num_key_value_heads"
 
+GRANITE: dict[str, Any] = {
+    "num_hidden_layers": 2, "shared_intermediate_size": 28, "mamba_n_heads": 4, "mamba_d_state": 6,
+}  # fmt: skip
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("gpt2", GPT2),
     ("gpt2", {**GPT2, "n_inner": 40, TIED: False, "activation_function": "gelu"}),
@@ -116,6 +119,25 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("nemotron_h", {**SMALL, **MAMBA, **EXPERTS_OF_H, "moe_latent_size": 10, "conv_kernel": 3}),
     ("qwen3_next", {**SMALL, **DELTANET, "num_hidden_layers": 5, "num_experts": 6, TOP: 2, "head_dim": 16}),
     ("qwen3_next", {**SMALL, **DELTANET, "num_experts": 6, TOP: 2, "mlp_only_layers": [1], BIAS: True}),
+    ("mistral4", {**SMALL, **MLA, **EXPERTS, "first_k_dense_replace": 1, KV: 4, "n_shared_experts": 1}),
+    ("qwen3_5_text", {**SMALL, **DELTANET, "num_hidden_layers": 5, "head_dim": 16, BIAS: True}),
+    ("qwen3_5_moe_text", {**SMALL, **DELTANET, "num_experts": 6, TOP: 2, EXPERT: 20, "head_dim": 16, TIED: True}),
+    ("olmo3", {**SMALL, "layer_types": WINDOWS, "sliding_window": 8}),
+    ("olmo3", {**SMALL, "num_hidden_layers": 5, "num_key_value_heads": None}),
+    ("apertus", {**SMALL, BIAS: True}),
+    ("granitemoehybrid", {**SMALL, **GRANITE, "num_local_experts": 6, TOP: 2, "layer_types": ["mamba", "attention"]}),
+    ("granitemoehybrid", {**SMALL, **GRANITE, "num_local_experts": 0, TOP: 0, "layer_types": ["mamba"] * 2}),
+    (
+        "granitemoehybrid",
+        {
+            **SMALL,
+            **GRANITE,
+            "num_local_experts": 0,
+            TOP: 0,
+            "position_embedding_type": "rope",
+            "layer_types": ["attention"] * 2,
+        },
+    ),
     ("gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}),
     ("gemma4_text", {**GEMMA4, "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, EXPERT: 20}),
     ("gemma4_unified_text", {**GEMMA4, "global_head_dim": 32, "layer_types": [*WINDOWS[:2] * 3, WINDOWS[0]]}),
@@ -125,8 +147,11 @@ IDS = [f"{family}-{index}" for index, (family, _) in enumerate(CASES)]
 
 def transformers_size(config: Any) -> int:
     """Elements of the model that transformers builds, in which the router's correction is a buffer."""
+    build = transformers.AutoModelForCausalLM.from_config
+    if config.model_type == "mistral4":  # the Auto class knows it only inside a model with images
+        build = transformers.Mistral4ForCausalLM
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        model = build(config)
     corrections = [b for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
     return sum(p.numel() for p in model.parameters()) + sum(b.numel() for b in corrections)
 

@@ -38,6 +38,17 @@ PRINTED = {
     "nemotron-3-nano-30b-a3b": 31.6e9,
     "nemotron-3-super-120b": 120e9,
     "qwen3-next-80b-a3b": 80e9,
+    "qwen3-coder-480b-a35b": 480e9,
+    "qwen3.5-27b": 27e9,
+    "qwen3.5-35b-a3b": 35e9,
+    "qwen3.5-397b-a17b": 397e9,
+    "mistral-large-3": 673e9,
+    "olmo-3-7b": 7.3e9,
+    "olmo-3-32b": 32.2e9,
+    "apertus-8b": 8.05e9,
+    "apertus-70b": 70.6e9,
+    "granite-4.0-h-small": 59.99 * 2**30 / 2,  # of its files, in 16 bits
+    "granite-4.0-h-tiny": 12.93 * 2**30 / 2,
     "gemma-4-12b": 12e9,
     "gemma-4-26b-a4b": 25.2e9,
     "gemma-4-31b": 30.7e9,
@@ -135,6 +146,19 @@ def test_a_model_goes_by_several_names(name: str) -> None:
 def test_names_are_unique() -> None:
     names = [n.lower() for key in ALL for n in (key, preset(key).hf_id, *preset(key).aliases) if n]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("deepseek-ai/DeepSeek-V3.2", "sparse attention"), ("deepseek-v4-flash", "compressed"),
+        ("zai-org/GLM-5", "sparse attention"), ("minimax-m3", "sparse attention"),
+        ("kimi-k3", "delta attention"), ("lfm2-1.2b", "convolutions"),
+    ],
+)  # fmt: skip
+def test_a_model_with_parts_that_have_no_price_is_refused_by_name(name: str, why: str) -> None:
+    with pytest.raises(UserError, match=f"{why}.*has no price here"):
+        load_model_spec(name)
 
 
 def test_learners_sizes() -> None:

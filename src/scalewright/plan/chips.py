@@ -1,7 +1,7 @@
 """A cluster as numbers for the formulas: rates, sizes and latencies of its device and its links.
 
 rank order, inside out: tp, cp, dp, pp          domain: NVLink, xGMI, a torus, or PCIe where nothing is faster
-                                                fabric: InfiniBand, Ethernet, DCN; one share a device
+                                                fabric: InfiniBand, RoCE, EFA, TCP, DCN; one share a device
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.hardware.device_families import Family
 from scalewright.spec.hardware.timings import Timings
+from scalewright.spec.hardware.topology import LATENCY
 
 # Precisions by the width of a matrix product's inputs: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4.
 WIDTHS = {"fp32": 0, "tf32": 0, "bf16": 1, "fp16": 1, "fp8": 2, "mxfp8": 2, "int8": 2, "fp4": 3, "nvfp4": 3}
@@ -53,7 +54,9 @@ class Chip:
     host_bytes: float  # of a host's memory for each device
     measured: bool  # whether its peaks are rates of products that were timed on it
     link_kind: str = "link"  # inside the domain: nvlink, xgmi, ici, pcie, ...
-    fabric_kind: str = "network"  # beyond it: infiniband, ethernet, dcn
+    fabric_kind: str = "network"  # beyond it: one of topology.FABRICS
+    pod: int | None = None  # devices that the fabric joins at the full rate; None: all
+    oversubscription: float = 1.0  # a pod's rate over that of its uplinks
     one_node: bool = False  # whether nothing joins nodes
     torus_axes: int = 0  # of the domain's links; 0: no torus
     wraps_at: int = 1  # length from which an axis of the torus wraps round
@@ -97,8 +100,8 @@ def constants_of(chips: Iterable[Chip]) -> Constants:
     return constants().with_values(changes) if changes else constants()
 
 
-def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
-    """A cluster's device and links; `node_gbps` replaces its fabric (Gbit/s of a whole node, one way)."""
+def chip_of(cluster: ClusterSpec, node_gbps: float | None = None, kind: str | None = None) -> Chip:
+    """A cluster's device and links; `node_gbps` (Gbit/s of a whole node, one way) and `kind` replace its fabric's."""
     device, levels = cluster.device, cluster.effective_levels()
     inner = [level for level in levels if level.name in ("domain", "node")]
     fabric = next((level for level in levels if level.name == "fabric"), None)
@@ -107,6 +110,7 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
     outer = fabric.bytes_per_s if fabric else inner[-1].bytes_per_s if inner else rate
     if node_gbps:
         outer = node_gbps * 1e9 / 8 / cluster.devices_per_node
+    delay = next((level.latency_s for level in (fabric, fast) if level), 14e-6)
     peaks = {name: float(peak) for name in device.precisions if (peak := device.peak(name)) is not None}
     for same, name in (("mxfp8", "fp8"), ("nvfp4", "fp4")):
         if name in peaks:
@@ -125,7 +129,7 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
         link_delay=fast.latency_s if fast else 0.0,
         node=cluster.devices_per_node,
         fabric_rate=outer,
-        fabric_delay=fabric.latency_s if fabric else (fast.latency_s if fast else 14e-6),
+        fabric_delay=delay if kind is None else LATENCY[kind][0],
         half=device.half,
         host_rate=device.host_bytes_per_s or 16e9,
         host_bytes=cluster.host_memory_bytes / cluster.devices_per_node if cluster.host_memory_bytes else usual_host,
@@ -135,7 +139,9 @@ def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
         link_kind=fast.kind if fast else "link",
         torus_axes=(fast.torus_axes or 0) if fast else 0,
         wraps_at=(fast.wraps_at or 1) if fast else 1,
-        fabric_kind=fabric.kind if fabric else "network",
+        fabric_kind=kind or (fabric.kind if fabric else "network"),
+        pod=fabric.pod if fabric else None,
+        oversubscription=fabric.oversubscription if fabric else 1.0,
         one_node=fabric is None,
         staged=bool(fast and fast.kind == "pcie" and not device.peer_to_peer),
     )

@@ -145,7 +145,7 @@ def from_layout(
     a GPU without bf16 would emulate it many times as slowly as fp16, and trainers stop at their start."""
     switches = read_switches(options or {}, "--options")
     trainer = find_framework(framework, version, cluster.device.kind)
-    chip = chip_of(cluster, switches.node_gbps)
+    chip = chip_of(cluster, switches.node_gbps, switches.fabric)
     kind, share = recompute_of(layout, trainer, switches)
     precision = auto_precision(chip, layout.precision)
     runs_in, _ = chip.peak(precision)  # raises UserError where the device has nothing wider either

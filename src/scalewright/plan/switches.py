@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.hardware.topology import FABRICS
 
 WORDS: dict[str, tuple[str, ...]] = {
     # parts of a block captured in a graph; `full`: a whole iteration, `layer`: whole blocks
@@ -23,8 +24,10 @@ WORDS: dict[str, tuple[str, ...]] = {
     "moe": ("drop", "dropless"),
     "fp8_recipe": ("tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4"),
     "fp8_parts": ("linear", "experts", "attention"),
+    "fabric": FABRICS,
     "recompute_modules": ("core_attn", "layernorm", "moe_act", "act", "mla_up_proj", "shared_experts", "moe", "mlp"),
 }
+SHORT = {"ib": "infiniband"}
 FLAGS = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -48,6 +51,7 @@ class Switches:
     power_w: float | None = None
     offload_layers: float | None = None  # blocks whose activations are kept on the host
     dispatcher: str | None = None
+    fabric: str | None = None  # the kind of network between nodes
     fp8_recipe: str | None = None
     moe: str | None = None
     cuda_graphs: frozenset[str] = frozenset()
@@ -93,6 +97,7 @@ def _number(key: str, word: str, where: str) -> float:
 
 
 def _word(key: str, word: str, where: str) -> str:
+    word = SHORT.get(word.lower(), word)
     if word.lower() not in WORDS[key]:
         raise unknown(key, word, WORDS[key], where)
     return word.lower()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from scalewright.spec.errors import UserError, unknown
-from scalewright.spec.families import FAMILIES
+from scalewright.spec.families import FAMILIES, UNPRICED
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.same import differences
 
@@ -24,8 +24,9 @@ RUNS: frozenset[str] = frozenset(name for name, family in FAMILIES.items() if fa
 # A multimodal config contains that of its language model.
 WRAPPERS = {
     "gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_text", "kimi_k25": "kimi_k2",
-    "llama4": "llama4_text", "mistral3": "mistral",
+    "llama4": "llama4_text", "mistral3": "mistral", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
 }  # fmt: skip
+INSTEAD = "price a model without it as a bound (`scalewright presets models` lists some)"
 
 
 def read_huggingface(config: Mapping[str, Any], where: str = "config.json", name: str | None = None) -> ModelSpec:
@@ -38,6 +39,8 @@ def read_huggingface(config: Mapping[str, Any], where: str = "config.json", name
         return read_huggingface(inner, where, name)
     if not isinstance(model_type, str):
         raise UserError("config.json names no model_type", where, "add it, e.g. 'model_type': 'llama'")
+    if model_type in UNPRICED:
+        raise unpriced(model_type, where)
     if model_type not in FAMILIES:
         raise unknown("model family", model_type, FAMILIES, where)
     family = FAMILIES[model_type]
@@ -49,6 +52,11 @@ def read_huggingface(config: Mapping[str, Any], where: str = "config.json", name
         raise UserError(problem, where, "check the types of its values") from None
     keys["name"] = name or str(config.get("_name_or_path") or model_type)
     return ModelSpec.parse({**keys, "family": model_type}, where)
+
+
+def unpriced(family: str, where: str) -> UserError:
+    """The error for a family with a part that nothing here counts."""
+    return UserError(f"a {family} model has {UNPRICED[family]}, which has no price here", where, INSTEAD)
 
 
 def to_huggingface(model: ModelSpec) -> dict[str, object]:
@@ -106,6 +114,7 @@ def why_not_running(model: ModelSpec) -> str | None:
         (model.attention_gate, "a gate on attention's output is"),
         (model.global_attention, "other heads on global layers are"),
         (model.qk_norm == "qkv", "qk_norm 'qkv' is"),
+        (model.mlp_type == "xielu", "mlp_type 'xielu' is"),
         (model.norm_type == "layernorm_plus_one", "norm_type 'layernorm_plus_one' is"),
         (
             predicts and (model.positions == "learned" or model.embedding_norm),

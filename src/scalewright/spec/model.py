@@ -24,8 +24,8 @@ from pydantic import Field, model_validator
 from scalewright.spec.base import Spec, from_keys
 from scalewright.spec.errors import UserError
 
-# swiglu_clamped: gpt-oss; model/mlp.py has its formula and constants
-MlpType = Literal["swiglu", "swiglu_clamped", "geglu", "geglu_tanh", "gelu", "gelu_tanh", "relu", "relu2"]
+# swiglu_clamped: gpt-oss; model/mlp.py has its formula and constants. xielu: Apertus, with two learned numbers a layer
+MlpType = Literal["swiglu", "swiglu_clamped", "geglu", "geglu_tanh", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
 NormType = Literal[
     "rmsnorm", "rmsnorm_plus_one", "layernorm", "layernorm_plus_one", "layernorm_nobias", "nonparametric"
 ]

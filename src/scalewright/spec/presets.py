@@ -24,7 +24,8 @@ import yaml
 from scalewright.spec.base import read_yaml
 from scalewright.spec.common.untrusted import inside, parse_json, read_json
 from scalewright.spec.errors import UserError, reason, unknown
-from scalewright.spec.huggingface import read_huggingface
+from scalewright.spec.families import UNPRICED_NAMES
+from scalewright.spec.huggingface import read_huggingface, unpriced
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import count, tensors
 
@@ -70,6 +71,8 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
     path = Path(source).expanduser()
     if path.exists() or path.suffix in (".json", ".yaml", ".yml"):
         return _from_path(path)
+    if (family := next((family for part, family in UNPRICED_NAMES.items() if part in name.lower()), None)) is not None:
+        raise unpriced(family, name)
     how = "give a config.json, a folder that holds one, hf:org/name, or a YAML file"
     problem = unknown("model", name, _entries())
     more = f"{problem.how} Or {how}" if problem.how else f"see `scalewright presets models`, or {how}"

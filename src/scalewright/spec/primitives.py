@@ -156,7 +156,8 @@ def activation(m: ModelSpec, s: Sizes, fqn: str, layer: int, elements: int) -> O
     read = 2 * out if m.gated else out
     # act(gate) and its product with up; clamped: the sigmoid's input and what up became, too
     kept = {"swiglu_clamped": 4}.get(m.mlp_type, 2 if m.gated else 1) if s.kernels != "fused" else 1
-    return Operator(f"{fqn}.activation", "activation", layer, read=read, written=out, saved=kept * out)
+    weights = weights_of(m, f"{fqn}.activation")
+    return Operator(f"{fqn}.activation", "activation", layer, weights, read=read, written=out, saved=kept * out)
 
 
 def ceil_div(number: int, parts: int) -> int:

@@ -225,6 +225,8 @@ def _mlp(m: ModelSpec, fqn: str, size: int, layer: int) -> Iterator[TensorSpec]:
     if m.gated:
         yield from _linear(f"{fqn}.gate", size, d, "column", layer, m.mlp_bias)
     yield from _linear(f"{fqn}.up", size, d, "column", layer, m.mlp_bias)
+    if m.mlp_type == "xielu":  # its slopes on both sides of 0; ranks that share a layer sum their gradients
+        yield TensorSpec(f"{fqn}.activation.alpha", (2,), "router", layer)
     yield from _linear(f"{fqn}.down", d, size, "row", layer, m.mlp_bias, "residual")
 
 

@@ -47,6 +47,36 @@ PROMISED = [
     "hgx-h800",
     "dgx-a800",
     "trn2",
+    "trn1",
+    "trn3",
+    "gaudi2",
+    "gaudi3",
+    "gh200",
+    "gb10",
+    "rtx-pro-6000",
+    "vr-nvl72",
+    "p5en.48xlarge",
+    "a3-ultragpu-8g",
+    "Standard_ND96isr_H100_v5",
+    "BM.GPU.H100.8",
+]
+
+# (cluster, kind of network, Gbit/s of a node)
+CLOUDS = [
+    ("aws-p5", "efa", 3200),
+    ("aws-p5en", "efa", 3200),
+    ("aws-p6-b200", "efa", 3200),
+    ("aws-p6-b300", "efa", 6400),
+    ("gcp-a3-mega", "tcpx", 1600),
+    ("gcp-a3-ultra", "roce", 3200),
+    ("gcp-a4", "roce", 3200),
+    ("gcp-a4x", "roce", 1600),
+    ("azure-ndv5", "infiniband", 3200),
+    ("oci-h100", "roce", 3200),
+    ("meta-24k-roce", "roce", 3200),
+    ("meta-24k-infiniband", "infiniband", 3200),
+    ("deepseek-10k-a100", "infiniband", 200),
+    ("xai-colossus-100k", "roce", 3200),
 ]
 
 
@@ -74,6 +104,21 @@ def test_every_device_is_a_cluster(device: Any) -> None:
         assert cluster.device == device
     for alias in device.aliases:
         assert load_cluster(alias).device.vendor == device.vendor
+
+
+@pytest.mark.parametrize(("name", "kind", "gbits"), CLOUDS)
+def test_clouds_have_the_network_of_their_documents(name: str, kind: str, gbits: float) -> None:
+    cluster = load_cluster(name)
+    fabric = cluster.levels[-1]
+    assert fabric.kind == kind
+    assert fabric.bytes_per_s * cluster.devices_per_node * 8 == gbits * 1e9
+    assert cluster.assumed == ()
+
+
+def test_known_large_clusters() -> None:
+    meta = load_cluster("meta-24k-roce")
+    assert (meta.devices, meta.levels[-1].pod, meta.levels[-1].oversubscription) == (24576, 3072, 7)
+    assert (load_cluster("deepseek-10k-a100").devices, load_cluster("100k-h100").devices) == (10_000, 100_000)
 
 
 def test_levels_of_three_systems() -> None:
@@ -144,6 +189,21 @@ def test_measured_rates_stand_beside_published_ones() -> None:
 def test_assumptions_are_named() -> None:
     assert load_cluster("dgx-h100").assumed == ()
     assert "10 Gb/s" in load_cluster("rtx-4090").assumed[0]
+
+
+def test_a_fabric_without_a_kind_is_assumed_to_be_infiniband() -> None:
+    old = load_cluster({"like": "dgx-h100", "fabric": {"bytes_per_s": 25e9}})
+    assert old.levels[-1].kind == "infiniband"
+    assert "assumed InfiniBand" in old.assumed[0]
+    efa = load_cluster({"like": "dgx-h100", "fabric": {"kind": "efa", "bytes_per_s": 50e9}})
+    assert (efa.assumed, efa.levels[-1].latency_s) == ((), 75e-6)
+
+
+def test_oversubscription_is_of_pods() -> None:
+    fabric = {"kind": "roce", "bytes_per_s": 50e9, "pod": 3072, "oversubscription": 7}
+    assert load_cluster({"like": "dgx-h100", "fabric": fabric}).levels[-1].oversubscription == 7
+    with pytest.raises(UserError, match="add `pod`"):
+        load_cluster({"like": "dgx-h100", "fabric": {"bytes_per_s": 50e9, "oversubscription": 7}})
 
 
 def test_local_needs_a_probe() -> None:

@@ -41,6 +41,16 @@ PUBLISHED = [
     ("tpu-v4", "bf16", 275),
     ("tpu-v5p", "bf16", 459),
     ("trn2", "bf16", 667),
+    ("trn1", "bf16", 190),
+    ("trn3", "fp8", 2517),
+    ("gh200", "bf16", 989.4),
+    ("vera-rubin", "bf16", 4000),
+    ("gaudi2", "bf16", 432),
+    ("gaudi3", "bf16", 1677),
+    ("h20", "bf16", 148),
+    ("mi250x", "bf16", 191.5),
+    ("rtx-pro-6000", "fp4", 2000),
+    ("dgx-spark", "fp4", 500),
 ]
 
 
@@ -71,7 +81,7 @@ def test_every_device_is_complete_and_plausible(device: DeviceSpec) -> None:
     assert all(source.strip() for source in device.sources)
     assert device.peak_source == "published"
     assert 4e9 <= device.memory_bytes <= 1e12  # from the smallest laptop card that trains a toy
-    assert 1e11 <= device.memory_bytes_per_s <= 1e13
+    assert 1e11 <= device.memory_bytes_per_s <= 3e13  # HBM4: 22 TB/s
     if device.memory_bytes_reported:  # GB against GiB is 7.4%; ECC and reserves take up to 7%
         assert 0.93 <= device.memory_bytes_reported / device.memory_bytes <= 1.075
     ordered = [device.peak(name) for name in ("fp32", "tf32", "bf16", "fp8", "fp4")]

@@ -89,16 +89,20 @@ def clusters(
         flops = row["peak_bf16_flops"] or row["peak_fp16_flops"]
         rate = f"{flops / 1e12:.4g}" if flops else "none"
         memory, link = (f"{row[key] / 1e9:.0f}" for key in ("memory_bytes", "link_bytes_per_s"))
-        table.append([row["name"], row["device"], row["devices_per_node"], memory, rate, row["link"], link])
-    print_table(["name", "device", "per node", "GB each", "16-bit TFLOP/s", "link", "GB/s one way"], table)
+        network = [row["network"], f"{row['network_bytes_per_s'] / 1e9:.4g}"] if row["network"] else ["none", ""]
+        table.append([row["name"], row["device"], row["devices_per_node"], memory, rate, row["link"], link, *network])
+    heads = ["name", "device", "per node", "GB each", "16-bit TFLOP/s", "link", "GB/s one way", "network", "GB/s each"]
+    print_table(heads, table)
 
 
 def _cluster_row(name: str, spec: ClusterSpec) -> Mapping[str, Any]:
     link = next((level for level in spec.levels if level.name != "device"), spec.levels[0])
+    fabric = next((level for level in spec.levels if level.name == "fabric"), None)
     return {
         "name": name, "device": spec.device.name, "devices_per_node": spec.devices_per_node, "nodes": spec.nodes,
         "memory_bytes": spec.device.memory_bytes, "peak_bf16_flops": spec.device.peak("bf16"),
         "peak_fp16_flops": spec.device.peak("fp16"), "link": link.kind, "link_bytes_per_s": link.bytes_per_s,
+        "network": fabric.kind if fabric else None, "network_bytes_per_s": fabric.bytes_per_s if fabric else None,
     }  # fmt: skip
 
 

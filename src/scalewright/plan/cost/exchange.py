@@ -20,6 +20,7 @@ from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.cost.work import BLOCK, PARTS
 from scalewright.plan.request import CP_KINDS
 from scalewright.spec.expert_volumes import ExpertRank
+from scalewright.spec.hardware.topology import FABRICS
 from scalewright.spec.volumes import ContextRank, SparseBlocks, repeats
 
 # Bytes moved over those of a part of attention's output, to merge it: it is read in 16 bits, the sum so far
@@ -104,7 +105,8 @@ def _all_tokens(at: Columns) -> np.ndarray:
 def expert_parallel(at: PricedColumns, prices: PriceList) -> np.ndarray:
     """Exposed seconds of dispatch and combine; node-aware dispatchers send a token to each domain once.
 
-    Among d domains, top_k evenly spread experts meet d (1 - (1 - 1/d)^top_k); groups limit d.
+    Among d domains, top_k evenly spread experts meet d (1 - (1 - 1/d)^top_k); groups limit d. They write a token at
+    a time, which some networks do at a smaller rate than NCCL's all-to-all (`dispatch` in constants.yaml).
     """
     t = at.table
     if not (t.ep > 1).any():
@@ -113,7 +115,8 @@ def expert_parallel(at: PricedColumns, prices: PriceList) -> np.ndarray:
     domains, top_k = t.ep / inside(t.ep, stride, wires(at)), at.work.top_k
     reached = np.maximum(domains * at.work.reached, 1.0)
     met = reached * (1 - (1 - 1 / reached) ** top_k) / top_k
-    far = np.where((at.trainer.dedup > 0) & (domains > 1), met, 1.0)
+    slower = at.c.row("exchange", FABRICS)[at.chip.fabric] / at.c.row("dispatch", FABRICS)[at.chip.fabric]
+    far = np.where((at.trainer.dedup > 0) & (domains > 1), met * slower, 1.0)
     once = prices.network.all_to_all(_routed(at), t.ep, stride, leaves=far)
     gathered = at.trainer.gathers_tokens > 0  # every rank gets all tokens, and sums up as many
     if gathered.any():

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from scalewright.plan.chips import WIDTHS
 from scalewright.plan.constants import constants
 from scalewright.plan.cost.habits import TrainerFacts
@@ -13,6 +15,7 @@ from scalewright.plan.cost.units import Column, PerUnit, Unit
 from scalewright.plan.cost.work import tied_elements
 from scalewright.plan.frameworks import OURS
 from scalewright.spec.hardware.device_families import PRICED
+from scalewright.spec.hardware.topology import FABRICS
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.volumes import latent_numbers
 
@@ -40,6 +43,10 @@ class ChipFacts(PerUnit):
     node = Column(lambda u: u.chip.node)
     fabric_rate = Column(lambda u: u.chip.fabric_rate)
     fabric_delay = Column(lambda u: u.chip.fabric_delay)
+    # a number of topology.FABRICS; InfiniBand's, which has no ratios, where nothing joins nodes
+    fabric = Column(lambda u: FABRICS.index(u.chip.fabric_kind) if u.chip.fabric_kind in FABRICS else 0, int)
+    pod = Column(lambda u: u.chip.pod or np.inf)
+    oversubscription = Column(lambda u: u.chip.oversubscription)
     host_rate = Column(lambda u: u.chip.host_rate)
     host_bytes = Column(lambda u: u.chip.host_bytes)
     measured = Column(lambda u: u.chip.measured)

@@ -6,13 +6,15 @@
                       (Patarasuk and Yuan 2009)
     all-reduce        both, one after the other; by a double binary tree, whose delay is 2 log2 hops, where
                       that is less (Sanders et al. 2009; NCCL 2.4)
-    all-to-all        the part that stays inside, and the part that leaves over one share of the fabric
+    all-to-all        the part that stays inside, and the part that leaves over one share of the fabric, of which
+                      it reaches less than a ring by the kind of network (`exchange` in constants.yaml)
 
 B: bytes of the whole tensor (gather's output, scatter's input). k ranks of a domain drive k NICs, so that a group that
 spans nodes has the sum of their rates, as NCCL's rings do: a flat ring over one NIC is twice to eight times too slow.
-In-network reduction (SHARP) and congestion are left out. A torus whose axes are too short to close, as small slices of
-a TPU pod, sends one way round: half the rate (scaling book, part 3). A group that doesn't fill its slice is taken as
-laid over all axes.
+What leaves a pod of an oversubscribed fabric shares its uplinks with whatever else leaves it at that time (`Pods`).
+In-network reduction (SHARP) and other congestion are left out. A torus whose axes are too short to close, as small
+slices of a TPU pod, sends one way round: half the rate (scaling book, part 3). A group that doesn't fill its slice is
+taken as laid over all axes.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import numpy as np
 
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.table import Table
+from scalewright.spec.hardware.topology import FABRICS
 from scalewright.spec.volumes import Transfer
 
 LONGEST = 127  # ranks of a ring whose delays add up; larger groups are cut into levels
@@ -42,6 +45,8 @@ class Wires:
     start: float  # s
     hop: float  # s
     torus: Torus | None = None
+    exchange: np.ndarray | float = 1.0  # of `slow`, what an all-to-all reaches
+    pods: Pods | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,22 @@ class Torus:
         return np.where((self.axes > 0) & (group * stride >= self.slice) & (side < self.wraps_at), 0.5, 1.0)
 
 
+@dataclass(frozen=True)
+class Pods:
+    """Pods of an oversubscribed fabric; a number a row, `devices` infinite where it is none."""
+
+    devices: np.ndarray
+    oversubscription: np.ndarray
+
+    def share(self, span: np.ndarray, leaving: np.ndarray) -> np.ndarray:
+        """Of a device's rate, what each of `leaving` devices of a pod has that send out of it at once.
+
+        `span`: devices from the first to the last of those that take part; within a pod they have all of it.
+        """
+        flows = np.minimum(leaving, self.devices) * self.oversubscription
+        return np.where(span > self.devices, np.minimum(self.devices / flows, 1.0), 1.0)
+
+
 def wires(at: Columns) -> Wires:
     """The links of every row, at the rates that collectives reach on them."""
     chip, c = at.chip, at.c
@@ -68,11 +89,13 @@ def wires(at: Columns) -> Wires:
         domain=chip.domain,
         fast=chip.link_rate * c["link.fast"] * np.where(chip.staged > 0, c["link.staged"], 1.0),
         fast_delay=chip.link_delay * c["link.delay"],
-        slow=chip.fabric_rate * c["link.fabric"],
+        slow=chip.fabric_rate * c["link.fabric"] * c.row("fabric", FABRICS)[chip.fabric],
         slow_delay=chip.fabric_delay,
         start=c["link.start"],
         hop=c["link.hop"],
         torus=torus,
+        exchange=c.row("exchange", FABRICS)[chip.fabric],
+        pods=Pods(chip.pod, chip.oversubscription) if (chip.oversubscription > 1).any() else None,
     )
 
 
@@ -91,7 +114,10 @@ def inside_rate(group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarr
 def gather(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
     """Seconds of an all-gather that makes `size` bytes on every rank, or of a reduce-scatter of as many."""
     k, fast = inside(group, stride, links), inside_rate(group, stride, links)
-    rate = np.where(group / k > 1, np.minimum(np.where(k > 1, fast, np.inf), links.slow * k), fast)
+    slow = links.slow * k
+    if links.pods is not None:  # of each group in a pod k ranks send out of it
+        slow = slow * links.pods.share(group * stride, stride * k)
+    rate = np.where(group / k > 1, np.minimum(np.where(k > 1, fast, np.inf), slow), fast)
     seconds = size * ((group - 1) / group) / rate + (links.start + _hops(group, k, links))
     return np.where((group > 1) & (size > 0), seconds, 0.0)
 
@@ -120,15 +146,19 @@ def all_to_all(
     k = inside(group, stride, links)
     near, far = size * (k - 1) / group, leaves * size * (group - k) / group
     delay = np.where(group > k, links.slow_delay, links.fast_delay)
-    return np.where(
-        group > 1, np.maximum(near / inside_rate(group, stride, links), far / links.slow) + links.start + delay, 0.0
-    )
+    seconds = np.maximum(near / inside_rate(group, stride, links), far / (links.slow * links.exchange))
+    if links.pods is not None:  # all devices of a pod send at once
+        beyond = 1 - np.clip(links.pods.devices / (stride * group), None, 1.0)
+        uplinks = links.slow * links.exchange / links.pods.oversubscription
+        seconds = np.maximum(seconds, leaves * size * beyond / uplinks)
+    return np.where(group > 1, seconds + links.start + delay, 0.0)
 
 
 def send(size: np.ndarray, stride: np.ndarray, span: np.ndarray, links: Wires) -> np.ndarray:
     """Seconds of one message to a rank `stride` away, in a row of `span` devices."""
     near = (span <= links.domain) | (stride < links.domain / 2)
-    return size / np.where(near, links.fast, links.slow) + np.where(near, links.fast_delay, links.slow_delay)
+    slow = links.slow if links.pods is None else links.slow * links.pods.share(span, stride)
+    return size / np.where(near, links.fast, slow) + np.where(near, links.fast_delay, links.slow_delay)
 
 
 class Links:

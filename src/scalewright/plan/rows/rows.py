@@ -34,7 +34,7 @@ def request_of(row: Row) -> Request:
     switches = read_switches(options)
     assumed += [f"option {key} has no price" for key in options if key not in (*NAMES, *ROW_OPTIONS)]
     model = model_of(row, options, assumed)
-    chip = _chip(text(row, "device"), switches.node_gbps)
+    chip = _chip(text(row, "device"), switches.node_gbps, switches.fabric)
     named = text(row, "framework") or "unknown", text(row, "software_version") or None
     framework = find_framework(*named, chip.kind)
     if not framework.known:
@@ -74,10 +74,10 @@ def has_no_layout(row: Row) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _chip(device: str, gbps: float | None) -> Chip:
+def _chip(device: str, gbps: float | None, fabric: str | None) -> Chip:
     if not device:
         raise UserError("no device is given", "row", "fill the column `device`")
-    return chip_of(load_cluster(device), gbps)
+    return chip_of(load_cluster(device), gbps, fabric)
 
 
 def _precision(row: Row, framework: Framework, chip: Chip, assumed: Assumptions) -> str:

@@ -23,7 +23,8 @@ SIZES = ("devices", "tp", "pp", "cp", "ep", "etp", "dp_replicate")
 LINKS = {
     "nvlink": "NVLink", "xgmi": "Infinity Fabric", "ici": "ICI", "neuronlink": "NeuronLink", "pcie": "PCIe",
     "shared-memory": "shared memory", "loopback": "loopback", "infiniband": "InfiniBand",
-    "ethernet": "Ethernet", "dcn": "data-centre network", "link": "the node's links", "network": "network",
+    "roce": "RoCE", "efa": "EFA", "tcpx": "GPUDirect-TCPX", "ethernet": "Ethernet",
+    "dcn": "data-centre network", "link": "the node's links", "network": "network",
 }  # fmt: skip
 
 

@@ -57,7 +57,8 @@ def defaults() -> dict[str, Config]:
 
 TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")  # names of GELU by tanh
 GATED_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu", **dict.fromkeys(TANH, "geglu_tanh")}
-PLAIN_ACTIVATIONS = {"gelu": "gelu", **dict.fromkeys(TANH, "gelu_tanh"), "relu": "relu", "relu2": "relu2"}
+PLAIN_ACTIVATIONS = {"gelu": "gelu", **dict.fromkeys(TANH, "gelu_tanh"), "relu": "relu"}
+PLAIN_ACTIVATIONS |= {"relu2": "relu2", "xielu": "xielu"}
 
 
 def mlp_type(name: str, gated: bool = True) -> str:

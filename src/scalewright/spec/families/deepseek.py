@@ -1,4 +1,4 @@
-"""DeepSeek-V2, DeepSeek-V3 and Kimi K2: latent attention, many small experts and shared ones.
+"""DeepSeek-V2, DeepSeek-V3, Kimi K2 and Mistral Large 3: latent attention, many small experts and shared ones.
 
 q = up_q(norm(down_q(x)))
 k, v = up_kv(norm(c)),  [c, k_rope] = down_kv(x)        only c and k_rope are cached
@@ -57,6 +57,12 @@ def _read_v3(c: Config) -> Keys:
     return {**keys, "mtp_layers": c["num_nextn_predict_layers"] or 0}
 
 
+def _read_mistral4(c: Config) -> Keys:
+    """Queries grow with the position as Llama 4's, which costs nothing and is left out: these models don't run."""
+    keys = _read(c, c["rope_interleave"])
+    return {**keys, "rope": keys["rope"] | {"fraction": 1.0}}  # its file states the turning share of a whole head
+
+
 def _write(m: ModelSpec) -> Keys:
     if m.mla is None or m.moe is None:
         raise UserError(f"a {m.family} model has latent attention and experts", "model", "use another family")
@@ -84,4 +90,5 @@ FAMILIES = (
     ModelFamily("deepseek_v2", _read_v2, "DeepseekV2ForCausalLM", _write_v2, aliases=PREDICTING, refused=ONLY_V2),
     ModelFamily("deepseek_v3", _read_v3, "DeepseekV3ForCausalLM", _write_v3, aliases=PREDICTING, refused=ONLY),
     ModelFamily("kimi_k2", _read_v3, aliases=PREDICTING, refused=ONLY),
+    ModelFamily("mistral4", _read_mistral4, aliases=PREDICTING, partial_rotary=True),
 )

@@ -1,8 +1,10 @@
-"""Llama and its variants: Mistral, Qwen2, Qwen3, SmolLM3, Phi-3, OLMo, OLMo-2, StarCoder2.
+"""Llama and its variants: Mistral, Qwen2, Qwen3, SmolLM3, Phi-3, OLMo 1 to 3, StarCoder2, Apertus.
 
     x += o(attention(q, k, v of rmsnorm(x)))              Qwen2   biases on q, k, v
     x += down(silu(gate(n)) * up(n)), n = rmsnorm(x)      Qwen3   a norm on each head's q and k
                                                           OLMo-2  norms after, and over all of q and k
+                                                          OLMo-3  and windows, but for every 4th layer
+                                                          Apertus an MLP of two matrices around xIELU
 
 A `_read_*` states what differs; everything else is `shape`.
 """
@@ -108,6 +110,21 @@ def _write_olmo2(m: ModelSpec) -> Keys:
     return common.write_shape(m, without=["head_dim"], **common.write_rope(m), attention_bias=m.qkv_bias)
 
 
+def _read_olmo3(c: Config) -> Keys:
+    usual = [(i + 1) % 4 != 0 for i in range(c["num_hidden_layers"])]
+    return {**_read_olmo2(c), **common.by_layer_types(c, usual)}
+
+
+def _read_apertus(c: Config) -> Keys:
+    return {
+        **common.shape(c),
+        **common.biases(c),
+        "mlp_type": common.mlp_type(c["hidden_act"], gated=False),
+        "qk_norm": "head",
+        "rope": common.rope(c, c["default_theta"]),
+    }
+
+
 def _read_starcoder2(c: Config) -> Keys:
     return {
         **common.shape({**c, "head_dim": None}),
@@ -134,5 +151,7 @@ FAMILIES = (
     ModelFamily("phi3", _read_mistral, partial_rotary=True),
     ModelFamily("olmo", _read_olmo, "OlmoForCausalLM", _write_olmo),
     ModelFamily("olmo2", _read_olmo2, "Olmo2ForCausalLM", _write_olmo2),
+    ModelFamily("olmo3", _read_olmo3),
+    ModelFamily("apertus", _read_apertus),
     ModelFamily("starcoder2", _read_starcoder2, "Starcoder2ForCausalLM", _write_starcoder2),
 )

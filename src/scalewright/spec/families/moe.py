@@ -1,4 +1,4 @@
-"""Mixtures of experts: Mixtral, Qwen, OLMoE, DBRX, GLM-4.5, MiniMax-M2, Grok-1.
+"""Mixtures of experts: Mixtral, Qwen, OLMoE, DBRX, GLM-4.5, MiniMax-M2, Grok-1; and the dense Qwen3.5.
 
     mlp(x) = sum over the top_k experts e of  w_e * expert_e(x)   (+ shared experts, for every token)
 
@@ -106,6 +106,20 @@ def _write_qwen3_moe(m: ModelSpec) -> Keys:
 
 
 def _read_qwen3_next(c: Config) -> Keys:
+    return {**_linear_and_gated(c), "moe": _qwen_moe(c, shared=True)}
+
+
+def _read_qwen3_5(c: Config) -> Keys:
+    return {**_linear_and_gated(c), "mtp_layers": c["num_nextn_predict_layers"] or 0}
+
+
+def _read_qwen3_5_moe(c: Config) -> Keys:
+    c = {**c, "intermediate_size": c["moe_intermediate_size"]}  # no layer is dense
+    return {**_read_qwen3_5(c), "moe": _qwen_moe(c, shared=True)}
+
+
+def _linear_and_gated(c: Config) -> Keys:
+    """Three layers of Gated DeltaNet, then one of attention with a gate on its output (Qwen3-Next)."""
     every = c["full_attention_interval"]
     default = ["linear_attention" if (i + 1) % every else "" for i in range(c["num_hidden_layers"])]
     is_linear = [kind == "linear_attention" for kind in c["layer_types"] or default]
@@ -119,7 +133,6 @@ def _read_qwen3_next(c: Config) -> Keys:
         "attention_gate": True,
         "layer_pattern": common.repeating(["deltanet+mlp" if linear else "attention+mlp" for linear in is_linear]),
         "deltanet": {**{key: c[f"linear_{key}"] for key in heads}, "conv_kernel": c["linear_conv_kernel_dim"]},
-        "moe": _qwen_moe(c, shared=True),
     }
 
 
@@ -202,6 +215,7 @@ def _read_grok1(c: Config) -> Keys:
     }
 
 
+QWEN_PREDICTS = {"mtp_num_hidden_layers": "num_nextn_predict_layers", **EXPERTS}
 DBRX_NAMES = {"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers"}
 DBRX_NAMES |= {"max_seq_len": "max_position_embeddings"}
 FAMILIES = (
@@ -209,6 +223,8 @@ FAMILIES = (
     ModelFamily("qwen2_moe", _read_qwen2_moe, "Qwen2MoeForCausalLM", _write_qwen2_moe, aliases=EXPERTS),
     ModelFamily("qwen3_moe", _read_qwen3_moe, "Qwen3MoeForCausalLM", _write_qwen3_moe, aliases=EXPERTS),
     ModelFamily("qwen3_next", _read_qwen3_next, aliases=EXPERTS, partial_rotary=True),
+    ModelFamily("qwen3_5_text", _read_qwen3_5, aliases=QWEN_PREDICTS, partial_rotary=True),
+    ModelFamily("qwen3_5_moe_text", _read_qwen3_5_moe, aliases=QWEN_PREDICTS, partial_rotary=True),
     ModelFamily("olmoe", _read_olmoe, "OlmoeForCausalLM", _write_olmoe, aliases=EXPERTS),
     ModelFamily("dbrx", _read_dbrx, aliases=DBRX_NAMES),
     ModelFamily(

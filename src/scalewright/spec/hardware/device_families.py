@@ -42,9 +42,11 @@ _RECORDS = (
     Family("hopper", newer_attention=True),
     Family("blackwell", newer_attention=True, bound_by_power=True),
     Family("blackwell-ultra", like="blackwell", fast_exponentials=True),
+    Family("rubin", like="blackwell"),
     Family("tpu"),
     Family("amd"),
     Family("trainium", like="other"),
+    Family("gaudi", like="other"),
     Family("apple", like="other"),
     Family("other"),
 )

@@ -28,11 +28,11 @@ from scalewright.spec.errors import unknown
 from scalewright.spec.hardware.device_families import OTHER, Family, find_family
 
 DATA = Path(__file__).parent / "data"
-VENDOR_FILES = ("nvidia", "amd", "google", "aws")
+VENDOR_FILES = ("nvidia", "amd", "google", "aws", "intel")
 # Formats that run on the same units at the same rate as their plain form.
 SAME_RATE = {"mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
-LinkKind = Literal["nvlink", "xgmi", "ici", "neuronlink", "pcie", "memory"]
+LinkKind = Literal["nvlink", "xgmi", "ici", "neuronlink", "roce", "pcie", "memory"]
 
 
 class Peaks(Spec):

@@ -4,14 +4,17 @@ level     size        one way, per device            DGX H100        GB200 NVL72
 device    1           its own memory                 3.35 TB/s       8 TB/s          810 GB/s
 domain    n           NVLink, xGMI, a torus          8: 450 GB/s     72: 900 GB/s    256: 180 GB/s (2D torus)
 node      m > n       PCIe, where no domain covers it
-fabric    unbounded   InfiniBand, Ethernet, DCN      50 GB/s         50 GB/s         3.1 GB/s
+fabric    unbounded   InfiniBand, RoCE, EFA, DCN     50 GB/s         50 GB/s         3.1 GB/s
+
+A fabric may be narrower further out: `pod` devices reach each other at the full rate, and what leaves a pod shares
+uplinks of 1 / `oversubscription` of it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import Field, FiniteFloat
+from pydantic import Field, FiniteFloat, model_validator
 
 from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
@@ -20,10 +23,11 @@ from scalewright.spec.hardware.timings import Timings
 
 LevelName = Literal["device", "domain", "node", "fabric"]
 LevelKind = Literal[
-    "memory", "nvlink", "xgmi", "ici", "neuronlink", "pcie", "shared-memory", "loopback", "infiniband", "ethernet",
-    "dcn",
+    "memory", "nvlink", "xgmi", "ici", "neuronlink", "pcie", "shared-memory", "loopback", "infiniband", "roce",
+    "efa", "tcpx", "ethernet", "dcn",
 ]  # fmt: skip
-FabricKind = Literal["infiniband", "ethernet", "dcn"]
+FabricKind = Literal["infiniband", "roce", "efa", "tcpx", "ethernet", "dcn"]
+FABRICS: tuple[FabricKind, ...] = get_args(FabricKind)
 
 _NCCL = "NCCL's own tuning constants (src/graph/tuning.cc, hwLat, ring, Simple)"
 _RCCL = "RCCL's own tuning constants (tuning model, hwLat, ring, Simple)"
@@ -33,6 +37,9 @@ LATENCY: dict[str, tuple[float, str]] = {
     "nvlink": (3.4e-6, _NCCL),
     "pcie": (5.7e-6, _NCCL),
     "infiniband": (14.0e-6, _NCCL),
+    "roce": (14.0e-6, _NCCL),
+    "efa": (75.0e-6, "what AWS's plug-in states to NCCL on p4d, p5 and trn2 (aws-ofi-nccl, platform-aws.cpp)"),
+    "tcpx": (60.0e-6, "half of a small all-reduce on two a3-mega nodes, 123 us (nccl-tests, create-a3mega-ztan-fork)"),
     "ethernet": (14.0e-6, f"assumed: as a network hop in {_NCCL}"),
     "xgmi": (3.6e-6, _RCCL),
     "ici": (1.0e-6, "the scaling book: about 1 microsecond a hop"),
@@ -54,16 +61,27 @@ class Level(Spec):
     pair_bytes_per_s: float | None = Field(None, gt=0)  # between two devices, where it's less
     torus_axes: int | None = Field(None, ge=1)
     wraps_at: int | None = Field(None, ge=1)  # an axis of the torus wraps only at multiples of this
+    pod: int | None = Field(None, ge=1)  # devices that reach each other at the full rate; null = all
+    oversubscription: float = Field(1.0, ge=1)  # a pod's rate over that of its uplinks: 7 where it is written 1:7
     source: str = "as given"
 
 
 class Fabric(Spec):
     """The network between nodes, as a preset or a file gives it."""
 
-    kind: FabricKind = "infiniband"
+    kind: FabricKind | None = None  # null: InfiniBand is assumed, and said
     bytes_per_s: float = Field(gt=0)
     latency_s: float | None = Field(None, ge=0)
+    pod: int | None = Field(None, ge=1)
+    oversubscription: float = Field(1.0, ge=1)
     source: str = "as given"
+
+    @model_validator(mode="after")
+    def _check(self) -> Fabric:
+        if self.oversubscription > 1 and self.pod is None:
+            how = "add `pod`: how many devices reach each other at the full rate"
+            raise UserError(f"oversubscription is {self.oversubscription:g}, of which devices?", "fabric", how)
+        return self
 
 
 class MeasuredLevel(Spec):
@@ -128,5 +146,11 @@ def build_levels(device: DeviceSpec, per_node: int, link: Link | None, fabric: F
             raise UserError(f"the link that joins {per_node} {device.name} in a node is not known", "cluster", how)
         levels.append(level("node", "pcie", per_node, device.host_bytes_per_s, facts))
     if fabric:
-        levels.append(level("fabric", fabric.kind, None, fabric.bytes_per_s, fabric.source, latency_s=fabric.latency_s))
+        kind, source = fabric.kind or "infiniband", fabric.source
+        if fabric.kind is None:
+            source = (
+                f"assumed InfiniBand, as fabric.kind isn't given (roce, efa, tcpx, ethernet); its rate: {fabric.source}"
+            )
+        more = {"latency_s": fabric.latency_s, "pod": fabric.pod, "oversubscription": fabric.oversubscription}
+        levels.append(level("fabric", kind, None, fabric.bytes_per_s, source, **more))
     return tuple(levels)
