@@ -21,12 +21,12 @@ import numpy as np
 from scalewright.plan.constants import Constants, constants
 from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.facts import Facts, unit_facts
+from scalewright.plan.cost.habits import TIGHTEST
 from scalewright.plan.cost.kernels import Flat, flatten, price
 from scalewright.plan.cost.memory import SIGMA, Memory, host_bytes, memory
 from scalewright.plan.cost.table import RECOMPUTE, Table, table
 from scalewright.plan.cost.timeline import Step, step
 from scalewright.plan.features import never
-from scalewright.plan.frameworks import KERNELS
 from scalewright.plan.request import Request
 from scalewright.spec.hardware.device_families import Family
 from scalewright.spec.hardware.devices import load_device
@@ -98,10 +98,7 @@ def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.
     rebuild some modules, XLA keeps what a policy says.
     """
     trainer = facts.trainers.take(built.unit)
-    kernels = trainer.kernels
-    modules = (kernels == KERNELS.index("modern")) & (trainer.year >= 2024)
-    last = np.where(modules, RECOMPUTE.index("modules"), RECOMPUTE.index("full"))
-    last = np.where(kernels == KERNELS.index("xla"), RECOMPUTE.index("policy"), last)
+    last = np.array([RECOMPUTE.index(word) for word in TIGHTEST])[trainer.tightest]
     chosen, open_rows = built.recompute.copy(), unknown.copy()
     for rung in LADDER:
         chosen = np.where(open_rows, RECOMPUTE.index(rung), chosen)

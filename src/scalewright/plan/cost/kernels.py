@@ -132,10 +132,10 @@ def roof(chip: ChipFacts, width: np.ndarray, peak: np.ndarray, c: Constants) -> 
     return np.asarray(peak * np.where(chip.measured > 0, c["shape.measured"], share))
 
 
-def immature(year: np.ndarray, kernels: np.ndarray, c: Constants) -> np.ndarray:
-    """How much slower a trainer of that date handles experts than one of 2026; XLA compiles its own."""
-    late = np.where(kernels == KERNELS.index("xla"), 0.0, np.clip(2026.0 - year, -0.7, 2.0))
-    return np.exp(c["moe.maturity"] * late)
+def unfused(trainer: TrainerFacts, of: str, c: Constants) -> np.ndarray:
+    """How many times the launches (`of` host) or bytes (memory) of fused kernels a release takes to route tokens."""
+    permutes = np.where(trainer.permutes_fused > 0, 1.0, c[f"{of}.loose_permute"])
+    return np.asarray(permutes * np.where(trainer.routes_fused > 0, 1.0, c[f"{of}.loose_router"]))
 
 
 def _matmul(kernels: Kernels, tiles: Tiles, c: Constants) -> np.ndarray:
@@ -189,8 +189,7 @@ def _move(kernels: Kernels, c: Constants) -> np.ndarray:
     """Kernels bound by memory: bytes, as often as the generation of kernels passes over them."""
     k, chip, trainer = kernels.k, kernels.chip, kernels.trainer
     passes = c.row("passes", KERNELS)[trainer.kernels]
-    loose = np.where(trainer.permutes_fused > 0, 1.0, c["memory.loose_permute"])
-    permute = c["memory.permute"] * loose * immature(trainer.year, trainer.kernels, c)
+    permute = c["memory.permute"] * unfused(trainer, "memory", c)
     forward, backward = trainer.loss_bytes.T / LISTED_LOSS
     loss = np.where(k.phase > 0, backward, forward)
     factor = np.select([k.kind == work.LOSS, k.kind == work.PERMUTE], [loss, permute], passes)

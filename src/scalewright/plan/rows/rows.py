@@ -146,7 +146,7 @@ def _split(
         "micro_batch": micro,
         "accumulation": max(1.0, batch / (micro * dp)),
         "virtual_stages": max(1, int(chunks or 1)) if pp > 1 else 1,
-        "sp": bool(sp) if sp is not None else tp > 1 and framework.year >= 2023,
+        "sp": bool(sp) if sp is not None else tp > 1 and framework.sequence_parallel,
     }
 
 
