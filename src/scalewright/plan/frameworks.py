@@ -108,7 +108,8 @@ def find_framework(name: str, version: str | None = None, device: str = "gpu") -
     for key, entry in entries.items():
         patterns = () if text in entries else entry["match"]
         if text == key or any(re.search(pattern, text) for pattern in patterns):
-            facts = _facts({"lineage": key, "release": None, **defaults, **entry}, text, device)
+            latest = {"year": None} if "engine" in entry else {}
+            facts = _facts({"lineage": key, "release": None, **defaults, **latest, **entry}, text, device)
             return Framework(name=key, asked=name.strip().lower(), version=version, **facts)
     raise AssertionError("the last entry matches everything")
 
@@ -116,13 +117,13 @@ def find_framework(name: str, version: str | None = None, device: str = "gpu") -
 def _facts(entry: dict[str, Any], text: str, device: str) -> dict[str, Any]:
     """An entry's facts for a name: with the habits of its date, what its release has, and what the name states."""
     date = date_of(text)
-    year = date or entry.get("year", inf)
+    year = date or entry["year"] or inf
     for line in entry.get("habits", ()):  # the first whose conditions this date and device meet
         if line.get("device", device) == device and year < line.get("before", inf):
             entry |= line
             break
     if "engine" in entry:
-        entry |= release_facts(entry["engine"], text, entry.get("numbers", "version"), date or entry.get("year"))
+        entry |= release_facts(entry["engine"], text, entry.get("numbers", "version"), date or entry["year"])
     elif date is not None:
         entry["year"] = date
     if entry["attention"] == "flash":  # of the release that there was then

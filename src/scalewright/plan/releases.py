@@ -22,7 +22,7 @@ FILE = Path(__file__).parent / "data" / "frameworks.yaml"
 NO_FACTS = ("version", "date", "bridge", "nemo", "source")  # of a line: its names, and where they stand
 DATES = (r"\b(2[0-9])\.(0[1-9]|1[0-2])\b", r"20(1[89]|2[0-9])(?:[-/.]?(0[1-9]|1[0-2])(?!\d\b))?")
 MONTH = 1 / 12
-CORE, NUMBER = r"\bcore[ _v-]*(\d+\.\d+)", r"(?<![\d.])v?(\d\.\d+)"
+CORE, NUMBER = r"\bcore[ _v-]*(\d\.\d+)", r"(?<![\d.])v?(\d\.\d+)"
 
 
 def date_of(text: str) -> float | None:

@@ -36,8 +36,8 @@ LADDER = ("none", "core")  # what a trainer's recipe turns on, in order, until t
 HEAVY = ("tp ", "pp ", "mbs ", "gbs ", "shape ", "layers ", "layout", "seq ", "heads ")
 # Devices with step times in data/measured_runs.csv; a test compares.
 MEASURED_DEVICES = frozenset({
-    "a100-sxm-40", "a100-sxm-80", "b200-sxm", "gb200-nvl72", "gb300-nvl72", "h100-sxm", "tpu-v4p", "tpu-v5e",
-    "tpu-v5p", "tpu-v6e", "v100-sxm2-32",
+    "a100-sxm-40", "a100-sxm-80", "b200-sxm", "gb200-nvl72", "gb300-nvl72", "h100-sxm", "mi300x", "mi325x", "mi355x",
+    "tpu-v4p", "tpu-v5e", "tpu-v5p", "tpu-v6e", "v100-sxm2-32",
 })  # fmt: skip
 
 

@@ -151,9 +151,8 @@ def _matmul(kernels: Kernels, tiles: Tiles, c: Constants) -> np.ndarray:
     grouped = np.where(k.kind == GROUPED, experts, 1.0)
     compute = k.flops * lost / (fast * grouped) + chip.tpu * k.flops / (c["shape.reuse"] * chip.memory_rate)
     rate = _rate(chip, c)
-    alone = np.where(k.kind == GROUPED, c["cast.experts"], c.row("cast", KERNELS)[trainer.kernels])
-    alone = np.where((k.kind == GROUPED) & (trainer.fused_experts > 0), 0.0, alone)
-    cast = tiles.operands * (alone * CAST_BYTES) / rate
+    cast = tiles.operands * (c.row("cast", KERNELS)[trainer.kernels] * CAST_BYTES) / rate
+    cast = cast * np.where((k.kind == GROUPED) & (trainer.fused_experts > 0), 0.0, 1.0)
     gaps = np.where(tiles.plain, 1, 3) * c["shape.gap"]
     return np.asarray(np.maximum(compute, k.bytes / rate) + (cast + tiles.added / rate) + gaps)
 
@@ -165,8 +164,6 @@ def _fused(kernels: Kernels, c: Constants) -> np.ndarray:
     share = share * np.where((trainer.attention < BEST) & (chip.newer_attention > 0), c["kernel.flash2_hopper"], 1.0)
     share = share * np.where(trainer.attention == FLASH1, c["kernel.flash1"], 1.0)
     share = share * np.where(chip.fast_exponentials > 0, c["kernel.exponentials"], 1.0)
-    attended = k.n * k.mark  # keys of a query: few keep a tile busy for less of its start and end, and its masked edge
-    share = share * attended / (attended + c["kernel.short"])
     narrow = np.where(k.dim < SMALL_HEAD, c["kernel.head64"], 1.0)
     # an array of multipliers whose columns a head doesn't fill stands idle there
     share = share * np.where(chip.tpu > 0, np.minimum(k.dim / TILE, 1.0), narrow)

@@ -5,7 +5,8 @@
 
 Every source has the same weight, whatever its number of rows; rho is robust against outliers; each constant
 stays in its physical range and is regularised towards its prior. The reported errors are cross-validated:
-trainers, sources, model families and device generations are left out of the fit in turn.
+lineages of trainers, clusters, sources, model families and device generations are left out of the fit in turn. NeMo,
+Megatron, Megatron-Bridge and their forks are one lineage; runs of one operator on one kind of device are one cluster.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from scalewright.plan.cost.evaluate import Prepared, evaluate_time, prepare
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.frameworks import OTHER
 from scalewright.plan.rows.cells import text
+from scalewright.spec.base import read_yaml
 from scalewright.spec.model import ModelSpec
 
-LEFT_OUT = ("trainer", "source", "family", "generation")
+LEFT_OUT = ("lineage", "cluster", "source", "family", "generation")
+OPERATORS = FILE.with_name("operators.yaml")  # who ran the runs of a source
 UNSTEADY = re.compile(r"whole-run average|single iteration")
 SCALE = 0.1  # an error of 10% is one unit of misfit
 PRIOR = 1.0  # units of misfit for a constant that is its whole range away from its prior
@@ -122,11 +125,15 @@ def evaluate_seconds(prepared: Prepared, c: Constants) -> np.ndarray:
 
 
 def groups_of(runs: Runs, kind: str) -> np.ndarray:
-    """The group of every row, for leaving whole groups out: its trainer, source, family or generation."""
-    if kind == "trainer":
-        return np.array([request.framework.name for request in runs.requests])
+    """The group of every row, for leaving whole groups out: one of `LEFT_OUT`."""
+    if kind == "lineage":
+        return np.array([request.framework.lineage for request in runs.requests])
     if kind == "source":
         return runs.source
+    if kind == "cluster":
+        who = {source: name for name, sources in read_yaml(OPERATORS).items() for source in sources}
+        names = [who.get(source, source) for source in runs.source.tolist()]
+        return np.array([f"{name}: {r.chip.name}" for name, r in zip(names, runs.requests, strict=True)])
     if kind == "family":
         return np.array([_family(request.model) for request in runs.requests])
     return np.array([request.chip.family.kernels.name for request in runs.requests])
@@ -151,10 +158,10 @@ def of_unknown_trainers(runs: Runs) -> Runs:
 def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -> np.ndarray:
     """Predicted seconds of every row by constants that were fitted from the priors without its group.
 
-    A left-out trainer also counts as unknown: only the date of its entry in frameworks.yaml is used.
+    Trainers of a left-out lineage also count as unknown: only their dates are used.
     """
     groups, priors = groups_of(runs, kind), start()
-    tested = of_unknown_trainers(runs) if kind == "trainer" else runs
+    tested = of_unknown_trainers(runs) if kind == "lineage" else runs
     prepared, seconds = prepare(tested.requests, priors), np.full(len(runs), np.nan)
     for group in dict.fromkeys(groups[np.isfinite(runs.seconds) & ~runs.apart]):
         held_out, fitted = groups == group, priors
