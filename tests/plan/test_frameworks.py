@@ -11,8 +11,8 @@ import pytest
 from plan.searches import search
 from scalewright import api
 from scalewright.plan.explain import what_if
-from scalewright.plan.frameworks import ALIASES, find_framework, forbidden, framework_names, of_framework
 from scalewright.plan.fitting.runs import MEASURED, read_table
+from scalewright.plan.frameworks import ALIASES, find_framework, forbidden, framework_names, of_framework
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.search import Plan
 from scalewright.spec.base import read_yaml
@@ -215,7 +215,9 @@ def test_a_release_has_what_came_before_it() -> None:
     for name, has in by_name.items():
         trainer = find_framework(name)
         assert (trainer.permute_fusion, trainer.dispatcher, trainer.router_fusion) == has, name
-    assert find_framework("megatron", "24.07") == replace(find_framework("megatron-lm 24.07"), asked="megatron", version="24.07")
+    assert find_framework("megatron", "24.07") == replace(
+        find_framework("megatron-lm 24.07"), asked="megatron", version="24.07"
+    )
 
 
 def test_amds_stack_lacks_what_megatron_lacks() -> None:

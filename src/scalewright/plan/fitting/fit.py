@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
 from scalewright.plan.cost.evaluate import Prepared, evaluate_time, prepare
+from scalewright.plan.cost.spread import Unseen
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.frameworks import OTHER
 from scalewright.plan.rows.cells import text
@@ -30,14 +31,16 @@ from scalewright.spec.model import ModelSpec
 LEFT_OUT = ("lineage", "cluster", "source", "family", "generation")
 OPERATORS = FILE.with_name("operators.yaml")  # who ran the runs of a source
 UNSTEADY = re.compile(r"whole-run average|single iteration")
+ALONE = 0.9  # share of the information about a constant above which one source identifies it alone
 SCALE = 0.1  # an error of 10% is one unit of misfit
 PRIOR = 1.0  # units of misfit for a constant that is its whole range away from its prior
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A least-squares problem: prepared rows with their weights, and the constants that are free."""
+    """A least-squares problem: prepared rows with their weights and sources, and the constants that are free."""
 
+    source: np.ndarray
     prepared: Prepared
     log_seconds: np.ndarray
     weight: np.ndarray
@@ -61,7 +64,9 @@ def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | No
         weight[rows] = min(1.0, rows.sum() / 5) / len(np.unique(layout[rows]))
     weight /= np.bincount(layout)[layout]
     free = tuple(free) if free is not None else tuple(fact for fact in facts() if fact.fitted)
-    return Problem(prepare(runs.requests), np.log(runs.seconds), np.sqrt(weight), free, base or constants())
+    return Problem(
+        runs.source, prepare(runs.requests), np.log(runs.seconds), np.sqrt(weight), free, base or constants()
+    )
 
 
 def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Constants:
@@ -172,13 +177,23 @@ def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -
     return seconds
 
 
+def unseen_by_others(runs: Runs, groups: np.ndarray) -> Unseen:
+    """Rows whose device, its family or trainer no group but their own has: what a fit without it never saw."""
+    keys = [(r.chip.name, r.chip.family.kernels.name, r.framework.name) for r in runs.requests]
+    masks = []
+    for values in map(np.array, zip(*keys, strict=True)):
+        found = {value: set(groups[runs.plain & (values == value)].tolist()) for value in set(values.tolist())}
+        masks.append(np.array([found[v] <= {g} for v, g in zip(values.tolist(), groups.tolist(), strict=True)]))
+    return Unseen(*masks)
+
+
 def start() -> Constants:
     """The constants at their priors."""
     return constants().with_values({fact.name: fact.prior for fact in facts()})
 
 
-def write(c: Constants, path: Path = FILE) -> None:
-    """Writes fitted values into the constants' file; the value before any fit stays as `prior`."""
+def write(c: Constants, path: Path = FILE, alone: Collection[str] = ()) -> None:
+    """Writes fitted values into the constants' file; the value before any fit stays as `prior`. Marks those `alone`."""
     lines, group = [], ""
     fitted = {fact.name: fact for fact in facts() if fact.fitted}
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -188,7 +203,8 @@ def write(c: Constants, path: Path = FILE) -> None:
         fact = fitted.get(f"{group}.{entry[1]}") if entry else None
         if fact is not None:
             value, prior = f"{c[fact.name]:.4g}", f"{fact.prior:.4g}"
-            line = re.sub(r" prior: [^,]+,", "", line)
+            line = re.sub(r" (prior: [^,]+|one_source: true),", "", line)
+            line = line.replace("fitted: true,", "fitted: true, one_source: true,") if fact.name in alone else line
             line = re.sub(r"value: [^,]+,", f"value: {_plain(value)}, prior: {_plain(prior)},", line, count=1)
         lines.append(line)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -202,10 +218,12 @@ def _plain(number: str) -> str:
 def main() -> None:
     """Fits; prints the constants and the cross-validated errors; `--write` saves the constants."""
     runs, priors = runs_of(read_table(MEASURED)), start()
-    fitted = solve(problem(runs, base=priors), priors)
-    for fact in facts():
-        if fact.fitted:
-            print(f"{fact.name:22s} {fact.prior:10.4g} -> {fitted[fact.name]:10.4g}   {fact.unit}")
+    task = problem(runs, base=priors)
+    fitted = solve(task, priors)
+    alone = of_one_source(task, fitted)
+    for fact in task.free:
+        only = f"   by {alone[fact.name]} alone" if fact.name in alone else ""
+        print(f"{fact.name:22s} {fact.prior:10.4g} -> {fitted[fact.name]:10.4g}   {fact.unit}{only}")
     prepared = prepare(runs.requests, fitted)
     print("\nmean over sources of the median error:")
     print(f"  {'fitted':28s} {mean_error(runs, evaluate_seconds(prepared, fitted)):5.1f}%")
@@ -213,7 +231,20 @@ def main() -> None:
         error = mean_error(runs, left_out(runs, kind))
         print(f"  {'each ' + kind + ' left out':28s} {error:5.1f}%", flush=True)
     if "--write" in sys.argv:
-        write(fitted)
+        write(fitted, alone=alone)
+
+
+def of_one_source(task: Problem, c: Constants) -> dict[str, str]:
+    """Constants of which one source has most of what the rows say (Fisher's information), with that source."""
+    alone, base = {}, np.log(evaluate_seconds(task.prepared, c))
+    for fact in task.free:
+        moved = c.with_values({fact.name: c[fact.name] * 1.02})
+        told = (task.weight * (np.log(evaluate_seconds(task.prepared, moved)) - base)) ** 2
+        by_source = {source: told[task.source == source].sum() for source in set(task.source.tolist())}
+        most = max(by_source, key=lambda source: by_source[source])
+        if told.sum() > 0 and by_source[most] > ALONE * told.sum():
+            alone[fact.name] = most
+    return alone
 
 
 def mean_error(runs: Runs, seconds: np.ndarray) -> float:
