@@ -219,7 +219,7 @@ def bottleneck(prediction: Prediction) -> str:
 
 
 def predict_table(requests: Sequence[Request], c: Constants | None = None, new: Unseen | None = None) -> Predictions:
-    """Predicts many requests at once: at least thousands a second; `new`: what runs lack, if not the bundled table's."""
+    """Predicts many requests at once: at least thousands a second; `new`: what other runs lack."""
     c = c or constants_of(request.chip for request in requests)
     prepared = prepare(requests, c)
     outcome = evaluate(prepared, c)

@@ -26,7 +26,7 @@ CORE, NUMBER = r"\bcore[ _v-]*(\d\.\d+)", r"(?<![\d.])v?(\d\.\d+)"
 
 
 def date_of(text: str) -> float | None:
-    """The date in a name, as a year: `25.11` and `2025-11` are November 2025, `2022` is June; None where there is none."""
+    """The date in a name, as a year: `25.11` and `2025-11` are November 2025, `2022` is June; None without one."""
     for pattern in DATES:
         if match := re.search(pattern, text):
             return 2000 + int(match[1]) + (int(match[2] or 6) - 1) * MONTH

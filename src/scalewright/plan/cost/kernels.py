@@ -164,6 +164,8 @@ def _fused(kernels: Kernels, c: Constants) -> np.ndarray:
     share = share * np.where((trainer.attention < BEST) & (chip.newer_attention > 0), c["kernel.flash2_hopper"], 1.0)
     share = share * np.where(trainer.attention == FLASH1, c["kernel.flash1"], 1.0)
     share = share * np.where(chip.fast_exponentials > 0, c["kernel.exponentials"], 1.0)
+    attended = k.n * k.mark  # keys of a query: with few, a tile's start, end and masked edge weigh more
+    share = share * attended / (attended + c["kernel.edge"])
     narrow = np.where(k.dim < SMALL_HEAD, c["kernel.head64"], 1.0)
     # an array of multipliers whose columns a head doesn't fill stands idle there
     share = share * np.where(chip.tpu > 0, np.minimum(k.dim / TILE, 1.0), narrow)

@@ -4,8 +4,8 @@
     experts; the share of the step that links and hosts have; features that no run has; devices and families of
     devices that no run has; constants that one source of the table alone identifies
 
-Deviations add up in squares. Each is a constant of `band`, read off errors on what was left out of a fit. Where runs are
-left out, `Unseen` says what the others lack, so that a band is as wide as for a run that comes tomorrow.
+Deviations add up in squares. Each is a constant of `band`, read off errors on what was left out of a fit. Where runs
+are left out, `Unseen` says what the others lack, so that a band is as wide as for a run that comes tomorrow.
 """
 
 from __future__ import annotations

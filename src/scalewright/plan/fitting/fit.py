@@ -25,6 +25,7 @@ from scalewright.plan.cost.spread import Unseen
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.frameworks import OTHER
 from scalewright.plan.rows.cells import text
+from scalewright.plan.rows.rows import NO_PRICE
 from scalewright.spec.base import read_yaml
 from scalewright.spec.model import ModelSpec
 
@@ -52,6 +53,8 @@ def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | No
     """The problem of these runs: at most `most` rows of a source, evenly spaced through it."""
     # the score uses all rows; an average over a whole run includes failures and checkpoints, an early step the start-up
     steady = np.array([not UNSTEADY.search(text(row, "notes")) for row in runs.rows], dtype=bool)
+    # nor would a constant be right that stands for what has no price, such as a network that nobody has priced
+    steady &= np.array([not any(NO_PRICE in line for line in request.assumed) for request in runs.requests], dtype=bool)
     use = runs.plain & steady if (runs.plain & steady).any() else runs.plain
     index = []
     for source in dict.fromkeys(runs.source[use]):
@@ -224,14 +227,14 @@ def main() -> None:
     for fact in task.free:
         only = f"   by {alone[fact.name]} alone" if fact.name in alone else ""
         print(f"{fact.name:22s} {fact.prior:10.4g} -> {fitted[fact.name]:10.4g}   {fact.unit}{only}")
+    if "--write" in sys.argv:
+        write(fitted, alone=alone)
     prepared = prepare(runs.requests, fitted)
     print("\nmean over sources of the median error:")
     print(f"  {'fitted':28s} {mean_error(runs, evaluate_seconds(prepared, fitted)):5.1f}%")
     for kind in LEFT_OUT:
         error = mean_error(runs, left_out(runs, kind))
         print(f"  {'each ' + kind + ' left out':28s} {error:5.1f}%", flush=True)
-    if "--write" in sys.argv:
-        write(fitted, alone=alone)
 
 
 def of_one_source(task: Problem, c: Constants) -> dict[str, str]:

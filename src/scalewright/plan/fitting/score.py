@@ -64,7 +64,7 @@ def score(
 ) -> dict[str, Any]:
     """Scores a table of measured runs, errors in percent; by default the bundled ones, with oom_runs.csv.
 
-    `seconds` replaces the predicted times of the rows that could be expressed, as with those of `fit.left_out`; `new` says
+    `seconds` replaces the predicted times of the rows that could be expressed, as with those of `fit.left_out`; `new`:
     what a fit without a group never saw, for as wide a band.
     """
     if rows is None:
