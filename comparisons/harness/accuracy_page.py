@@ -33,7 +33,6 @@ def pages(figures: Figures, date: str) -> dict[str, str]:
     refused = ": " + "; ".join(f"{refusal['id']}: {refusal['error']}" for refusal in shipped["refused"][:40])
     history = json.loads(HISTORY.read_text(encoding="utf-8"))
     alone = [f"`{fact.name}`" for fact in facts() if fact.one_source]
-    mean = means(figures)
     words = {
         "date": date, "rows": f"{shipped['rows']:,}", "plain": f"{int(figures.plain.sum()):,}",
         "fitted": figures.constants["fitted"], "constants": figures.constants["all"], "nearer": pct(nearer),
@@ -41,7 +40,7 @@ def pages(figures: Figures, date: str) -> dict[str, str]:
         "newest_of": history[-1]["of"], "head": head(figures), "cuts": cut_table(figures), "means": over(figures),
         "trainers": groups(figures, "lineage", "trainers", trainers=True), "alone": ", ".join(alone) or "none",
         "clusters": groups(figures, "cluster", "clusters"), "lineages": groups(figures, "lineage", "lineages"),
-        "effects": effects(), "lineage_all": pct(mean["lineage"]), "source_all": pct(mean["source"]),
+        "effects": effects(),
         "families": groups(figures, "family", "families of models"),
         "generations": groups(figures, "generation", "generations of devices"),
         "sources": sources(figures), "far": ", ".join(far) or "none", "why_far": why_far(figures),
