@@ -154,12 +154,15 @@ def _family(model: ModelSpec) -> str:
 
 
 def of_unknown_trainers(runs: Runs) -> Runs:
-    """The same runs with unknown trainers in place of theirs, of the same dates."""
+    """The same runs with unknown trainers in place of theirs, of the same dates and batches (a blank batch is chosen)."""
     rows = []
     for row, request in zip(runs.rows, runs.requests, strict=True):
         year, month = divmod(round(12 * request.framework.year), 12)
         offload = " offload" if "offload" in text(row, "framework").lower() else ""
-        rows.append({**row, "framework": f"{OTHER} {year}{month + 1:02d}{offload}", "software_version": ""})
+        batch = text(row, "gbs") or f"{request.global_batch:g}"
+        rows.append(
+            {**row, "gbs": batch, "framework": f"{OTHER} {year}{month + 1:02d}{offload}", "software_version": ""}
+        )
     return runs_of(rows)
 
 
