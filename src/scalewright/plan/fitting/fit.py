@@ -154,7 +154,7 @@ def _family(model: ModelSpec) -> str:
 
 
 def of_unknown_trainers(runs: Runs) -> Runs:
-    """The same runs with unknown trainers in place of theirs, of the same dates and batches (a blank batch is chosen)."""
+    """The same runs with unknown trainers in place of theirs, of the same dates and batches."""
     rows = []
     for row, request in zip(runs.rows, runs.requests, strict=True):
         year, month = divmod(round(12 * request.framework.year), 12)
