@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 96_600, 673  # of all kinds, in Python files; plan/releases.py and plan/cost/spread.py
+LINES, FILES = 96_800, 673  # of all kinds, in Python files; plan/releases.py and plan/cost/spread.py
 
 BUDGET = {
     "accept": 470,
