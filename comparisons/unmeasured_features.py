@@ -25,8 +25,9 @@ import numpy as np
 from harness.result import table
 
 from scalewright.plan.constants import Constants, constants
-from scalewright.plan.cost.evaluate import evaluate, prepare, spread
+from scalewright.plan.cost.evaluate import evaluate, prepare
 from scalewright.plan.cost.memory import SIGMA
+from scalewright.plan.cost.spread import spread, unseen
 from scalewright.plan.features import features
 from scalewright.plan.fitting.fit import problem, solve, start
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
@@ -46,7 +47,7 @@ def errors(runs: Runs, c: Constants) -> tuple[np.ndarray, np.ndarray]:
     """log(predicted / measured) of each layout, and the band's deviation as it is where the feature was measured."""
     prepared = prepare(runs.requests, c)
     outcome = evaluate(prepared, c)
-    sigma = spread(outcome, runs.requests, prepared.unknown, c)
+    sigma = spread(outcome.step, runs.requests, prepared.unknown, c, unseen(runs.requests))
     off = np.log(outcome.step.seconds / runs.seconds)
     return once_a_layout(off, runs.layout), once_a_layout(sigma, runs.layout)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 96_820, 672  # of all kinds, in Python files
+LINES, FILES = 96_800, 673  # of all kinds, in Python files; plan/releases.py and plan/cost/spread.py
 
 BUDGET = {
     "accept": 470,
@@ -30,7 +30,7 @@ BUDGET = {
     "model": 2_120,
     "parallel": 3_440,
     "parity": 790,
-    "plan": 7_000,  # networks by kind; the host's memory, the largest micro-batch, what was never measured
+    "plan": 7_095,  # what a release has; bands of what a fit never saw, constants of one source; lineages, clusters
     "report": 4_045,  # what a total leaves out
     "serve": 360,
     "spec": 6_740,  # six families; networks; all mistakes at once; stages of embedding or head alone

@@ -1,8 +1,9 @@
-"""The planner's figures on the measured runs: as shipped, and with trainers, sources, ... left out.
+"""The planner's figures on the measured runs: as shipped, and with lineages, clusters, ... left out.
 
     runs ──► shipped constants            ──► score                         (constants that saw every source)
-         ├─► fitted without one trainer   ──► its rows scored as an unknown trainer's: the figure to believe
-         ├─► fitted without one source    ──► its rows scored, each source in turn
+         ├─► fitted without one lineage   ──► its rows scored as unknown trainers'
+         ├─► ... one cluster              ──► its rows scored, bands as of devices that the others lack
+         ├─► ... one source    ──► its rows scored, each source in turn
          ├─► ... one family of models     ──► the same
          ├─► ... one generation of devices ─► the same
          └─► llm-analysis                 ──► the rows that it can express
@@ -22,9 +23,17 @@ import numpy as np
 
 from scalewright.plan.constants import facts
 from scalewright.plan.fitting.calibrate import held_out_error
-from scalewright.plan.fitting.fit import LEFT_OUT, groups_of, left_out, mean_error, of_unknown_trainers, source_errors
+from scalewright.plan.fitting.fit import (
+    LEFT_OUT,
+    groups_of,
+    left_out,
+    mean_error,
+    of_unknown_trainers,
+    source_errors,
+    unseen_by_others,
+)
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
-from scalewright.plan.fitting.score import baselines, layout_groups, memory_of_kind, rankings, score
+from scalewright.plan.fitting.score import LEAST, baselines, layout_groups, memory_of_kind, rankings, score, summary
 from scalewright.plan.predict import Predictions, predict_table
 
 PROFILE_ROWS = (4, 8, 16)
@@ -61,36 +70,65 @@ def collect(sources: list[str] | None = None) -> Figures:
     rows = [row for row in read_table(MEASURED) if not sources or row["source"] in sources]
     runs = runs_of(rows)
     outs = {kind: left_out(runs, kind) for kind in LEFT_OUT}
-    whole = None if not sources else rows
     profiles = {
         source: {many: held_out_error(_of(runs, source), many) for many in PROFILE_ROWS}
         for source in PROFILED
         if (runs.source == source).sum() > max(PROFILE_ROWS)
     }
     return Figures(
-        runs, predict_table(runs.requests), outs, score(whole),
-        {kind: _scored(runs, kind, whole, seconds) for kind, seconds in outs.items()}, profiles,
+        runs, predict_table(runs.requests), outs, score(rows if sources else None),
+        {kind: _scored(runs, kind, seconds) for kind, seconds in outs.items()}, profiles,
         {"fitted": sum(fact.fitted for fact in facts()), "all": len(facts())},
     )  # fmt: skip
 
 
-def _scored(runs: Runs, kind: str, whole: list[dict[str, str]] | None, seconds: np.ndarray) -> dict[str, Any]:
-    """`score` of seconds from a fit; an unknown trainer's bands are wider."""
-    if kind == "trainer":
-        return score(of_unknown_trainers(runs).rows, seconds=seconds)
-    return score(whole, seconds=seconds)
+def _scored(runs: Runs, kind: str, seconds: np.ndarray) -> dict[str, Any]:
+    """`score` of seconds from a fit; bands are as wide as what the fit never saw makes them."""
+    asked = of_unknown_trainers(runs) if kind == "lineage" else runs
+    return score(asked.rows, seconds=seconds, new=unseen_by_others(runs, groups_of(runs, kind)))
 
 
 def _of(runs: Runs, source: str) -> Runs:
     return runs.take(runs.source == source)
 
 
-def by_group(figures: Figures, kind: str) -> list[dict[str, Any]]:
-    """For every group that was left out: rows, median error and bias, left out and as shipped.
+def cuts(figures: Figures) -> dict[str, dict[str, float]]:
+    """Of each way to leave out: errors, bias and how many lie in the band; of mixtures, and of devices never seen.
+
+    Means over sources, of at least five rows (of mixtures and new devices: five such rows).
+    """
+    runs, found = figures.runs, {}
+    mixture = np.array([request.model.moe is not None for request in runs.requests])
+    for kind, seconds in figures.left_out.items():
+        new = unseen_by_others(runs, groups_of(runs, kind))
+        asked = of_unknown_trainers(runs) if kind == "lineage" else runs
+        band = predict_table(asked.requests, None, new)
+        shift = seconds / band.p50
+        inside = (runs.seconds >= band.p10 * shift) & (runs.seconds <= band.p90 * shift)
+        error, entry = figures.error(kind), {}
+        parts = {
+            "all": np.ones(len(runs), bool),
+            "dense": ~mixture,
+            "mixtures": mixture,
+            "new": new.device | new.family,
+        }
+        for name, part in parts.items():
+            rows = [figures.plain & part & (runs.source == source) for source in dict.fromkeys(runs.source.tolist())]
+            summed = [summary(error[at], runs.layout[at], inside[at]) for at in rows if at.sum() >= LEAST]
+            for key in ("median_error_pct", "bias_pct", "coverage_pct"):
+                entry[f"{name}_{key}"] = float(np.mean([one[key] for one in summed])) if summed else float("nan")
+        found[kind] = entry
+    return found
+
+
+def by_group(figures: Figures, kind: str, trainers: bool = False) -> list[dict[str, Any]]:
+    """For every group that was left out (or trainer): rows, median error and bias, left out and as shipped.
 
     A layout counts once, as in `score`.
     """
-    groups, plain, layout = groups_of(figures.runs, kind), figures.plain, figures.runs.layout
+    names = np.array([request.framework.name for request in figures.runs.requests])
+    groups = names if trainers else groups_of(figures.runs, kind)
+    plain, layout = figures.plain, figures.runs.layout
     out, shipped = figures.error(kind), figures.error(None)
     found = []
     for group in dict.fromkeys(groups.tolist()):

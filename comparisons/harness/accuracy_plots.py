@@ -110,7 +110,7 @@ def _coverage(figures: Figures, axes: Axes) -> None:
     """Calibration: the share of measurements inside the central band of every width, mean over sources."""
     known, other = figures.found, predict_table(of_unknown_trainers(figures.runs).requests)
     for kind, color, label, found in (
-        ("trainer", "#d55e00", "trainer left out", other), ("source", "#0072b2", "source left out", known),
+        ("lineage", "#d55e00", "lineage left out", other), ("source", "#0072b2", "source left out", known),
         (None, "#56b4e9", "as shipped", known),
     ):  # fmt: skip
         z = np.log1p(figures.error(kind)) / (np.log(found.p90 / found.p50) / SIGMA)

@@ -30,7 +30,7 @@ def write(path, rows):
 
 def test_the_bundled_table(call_cli):
     found = call_cli("score", "--json").json()
-    assert found["rows"] == 2449
+    assert found["rows"] == 2501
     assert {"overall", "sources", "apart", "expressed_pct", "refused", "memory", "ranking", "worst", "fits"} <= set(
         found
     )

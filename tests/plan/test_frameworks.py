@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from plan.searches import search
 from scalewright import api
 from scalewright.plan.explain import what_if
+from scalewright.plan.fitting.runs import MEASURED, read_table
 from scalewright.plan.frameworks import ALIASES, find_framework, forbidden, framework_names, of_framework
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.search import Plan
@@ -187,3 +191,37 @@ def test_rules_of_replicas_are_searched_by() -> None:
 def test_deepspeed_is_todays_where_no_version_is_given(name: str, version: str | None, attention: str) -> None:
     trainer = find_framework(name, version)
     assert (trainer.attention, trainer.dropout) == (attention, attention == "unfused")
+
+
+def test_every_name_of_the_table_is_known_by_trainer_release_and_date() -> None:
+    names = read_yaml(Path(__file__).with_name("trainer_names.yaml"))
+    assert {line["name"] for line in names["table"]} == {row["framework"] for row in read_table(MEASURED)}
+    for line in (*names["table"], *names["others"]):
+        trainer = find_framework(line["name"])
+        year, month = divmod(round(12 * trainer.year), 12)
+        assert (trainer.name, trainer.release) == (line["trainer"], line["release"]), line
+        assert (f"{year}-{month + 1:02d}", trainer.attention) == (line["date"], line["attention"]), line
+        assert trainer.known == (line["trainer"] != "unknown"), line
+
+
+def test_a_release_has_what_came_before_it() -> None:
+    """Permutation in one kernel came with Core 0.11, DeepEP with 0.12, the router's kernel with 0.14: by any name."""
+    by_name = {
+        "NeMo 24.12": (False, "alltoall", False), "NeMo 25.02": (True, "alltoall", False),
+        "Megatron-LM (2025-06, core 0.12)": (True, "deepep", False), "megatron-core 0.14": (True, "deepep", True),
+        "Megatron-Bridge 0.1": (True, "deepep", True), "megatron": (True, "deepep", True),
+        "NeMo 2.3": (True, "deepep", False),
+    }  # fmt: skip
+    for name, has in by_name.items():
+        trainer = find_framework(name)
+        assert (trainer.permute_fusion, trainer.dispatcher, trainer.router_fusion) == has, name
+    assert find_framework("megatron", "24.07") == replace(
+        find_framework("megatron-lm 24.07"), asked="megatron", version="24.07"
+    )
+
+
+def test_amds_stack_lacks_what_megatron_lacks() -> None:
+    amd = of_framework(find_framework("AMD PyTorch (MLPerf, 2025-10)"))
+    assert amd.missing({"pp": 4, "schedule": "zbv"}) == []  # Primus has schedules without bubbles
+    assert amd.missing({"pp": 4, "schedule": "dualpipe"}) == ["schedule dualpipe"]
+    assert amd.missing({"pp": 2, "zero_stage": 3}) == ["zero_stage 3 with pp 2"]

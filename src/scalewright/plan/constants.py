@@ -32,6 +32,7 @@ class Fact:
     fitted: bool
     prior: float  # the value before any fit
     source: str
+    one_source: bool = False  # one source of the table alone identifies it: it widens the band (cost/spread.py)
 
 
 class Constants:

@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from scalewright.plan.chips import constants_of
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost.evaluate import MEASURED_DEVICES
+from scalewright.plan.cost.spread import MEASURED_DEVICES
 from scalewright.plan.curves import beyond_timed, probe_words
 from scalewright.plan.features import never
 from scalewright.plan.fitting.runs import MEASURED, measured_seconds, read_table, run_facts

@@ -1,6 +1,7 @@
 """A trainer's properties, looked up in data/frameworks.yaml, and its capabilities (spec/capabilities.py).
 
     "Megatron-Bridge 25.11" -> modern kernels, gradients and parameters overlap with computation, ...
+                               and what Megatron Core 0.15 has (releases.py): tokens permuted in one kernel, DeepEP, ...
 
 An unknown trainer is priced as the usual one of its date and its device's kind (`habits`); `known` is false then, and
 the band is wider. One that is priced as another may have capabilities of its own (`of_framework`).
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.plan.releases import date_of, release_facts, without
 from scalewright.spec.base import read_yaml
 from scalewright.spec.capabilities import ABOVE_ONE, Capabilities, Rule, find_capabilities, trainers_on
 from scalewright.spec.errors import UserError, nearest, unknown
@@ -33,9 +35,9 @@ ATTENTION = ("unfused", "softmax", "flash1", "flash", "best")
 FUSED_ATTENTION = ATTENTION[2:]
 OURS = "scalewright"  # this project's own trainer
 TYPO = 0.8  # similarity of two names above which one counts as a typo of the other
-FLASH_2 = 2023.55  # as a year: FlashAttention 2 came in July 2023 (Dao 2023)
-CONDITIONS = ("device", "before")  # keys of a line of habits
-RULES = ("match", "habits")  # keys of an entry that are no facts
+RULES = ("match", "habits", "engine", "numbers", "device", "before")  # keys of an entry or its habits that are no facts
+# Kernels that a name states, such as "llm-foundry (FlashAttention 1 in Triton)", over those of its release
+STATED = {"flash1": r"flash.?att\w*[ -]?1\b", "flash": r"flash.?att\w*[ -]?2\b", "best": r"flash.?att\w*[ -]?[34]\b"}
 # Other names of trainers in the table, as users write them.
 ALIASES = (
     "accelerate", "axolotl", "axlearn", "colossalai", "composer", "easylm", "fsdp", "gpt-neox", "jax",
@@ -75,7 +77,13 @@ class Framework:
     known: bool
     dropout: bool
     year: float
-    dispatcher: str | None  # moves tokens to experts; None: by date
+    lineage: str  # trainers of one engine, forks included, have the same
+    release: str | None  # of its engine, where the file lists these
+    sequence_parallel: bool  # with tensor parallelism, where a row doesn't say
+    tightest: str  # what is rebuilt where nothing less fits, if a row doesn't say: full, modules or policy
+    dispatcher: str  # moves tokens to experts
+    permute_fusion: bool  # tokens are sorted by expert in one kernel
+    router_fusion: bool  # and scored in one
     fp8_kept: str  # what 8-bit products keep in 8 bits: none, inputs, or inputs+gates (of SwiGLU)
     buffers_gib: float
     eager_kept: float
@@ -100,17 +108,29 @@ def find_framework(name: str, version: str | None = None, device: str = "gpu") -
     for key, entry in entries.items():
         patterns = () if text in entries else entry["match"]
         if text == key or any(re.search(pattern, text) for pattern in patterns):
-            facts = {**defaults, **{word: value for word, value in entry.items() if word not in RULES}}
-            facts["year"] = year = _year(text, facts["year"])
-            for line in entry.get("habits", ()):  # the first whose conditions this date and device meet
-                if line.get("device", device) == device and year < line.get("before", inf):
-                    facts |= {word: value for word, value in line.items() if word not in CONDITIONS}
-                    break
-            facts["held"], facts["modules"] = tuple(facts["held"]), tuple(facts["modules"])
-            if facts["attention"] == "flash" and facts["year"] < FLASH_2:
-                facts["attention"] = "flash1"
+            latest = {"year": None} if "engine" in entry else {}
+            facts = _facts({"lineage": key, "release": None, **defaults, **latest, **entry}, text, device)
             return Framework(name=key, asked=name.strip().lower(), version=version, **facts)
     raise AssertionError("the last entry matches everything")
+
+
+def _facts(entry: dict[str, Any], text: str, device: str) -> dict[str, Any]:
+    """An entry's facts for a name: with the habits of its date, what its release has, and what the name states."""
+    date = date_of(text)
+    year = date or entry["year"] or inf
+    for line in entry.get("habits", ()):  # the first whose conditions this date and device meet
+        if line.get("device", device) == device and year < line.get("before", inf):
+            entry |= line
+            break
+    if "engine" in entry:
+        entry |= release_facts(entry["engine"], text, entry.get("numbers", "version"), date or entry["year"])
+    elif date is not None:
+        entry["year"] = date
+    if entry["attention"] == "flash":  # of the release that there was then
+        entry["attention"] = release_facts("flash-attention", "", "version", entry["year"])["attention"]
+    entry |= next(({"attention": kind} for kind, pattern in STATED.items() if re.search(pattern, text)), {})
+    entry["held"], entry["modules"] = tuple(entry["held"]), tuple(entry["modules"])
+    return without(entry, RULES)
 
 
 def framework_names() -> list[str]:
@@ -130,14 +150,6 @@ def check_name(name: str) -> None:
         how = f"use one of {', '.join(framework_names())}. {other}"
         unlike = UserError(f"unknown framework '{name}'", "--framework", how)
         raise unknown("framework", name, names, "--framework", other) if typo else unlike
-
-
-def _year(text: str, default: float) -> float:
-    """The date of a release, as a year: `25.11` is November 2025, `v0.2.1dev20231121` November 2023."""
-    for pattern in (r"\b(2[0-9])\.(0[1-9]|1[0-2])\b", r"20(1[89]|2[0-9])(0[1-9]|1[0-2])?"):
-        if match := re.search(pattern, text):
-            return 2000 + int(match[1]) + (int(match[2] or 6) - 1) / 12
-    return default
 
 
 def forbidden(rules: Iterable[Rule], columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:

@@ -15,8 +15,9 @@ import numpy as np
 
 from scalewright.plan.chips import constants_of
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare, quantiles, spread
+from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare, quantiles
 from scalewright.plan.cost.memory import GIB, KINDS, Risk, risk
+from scalewright.plan.cost.spread import Unseen, spread, unseen
 from scalewright.plan.cost.timeline import PARTS
 from scalewright.plan.cost.volumes import AXES
 from scalewright.plan.records import LayoutKeys
@@ -217,12 +218,14 @@ def bottleneck(prediction: Prediction) -> str:
     return "; ".join([f"{first}: {100 * largest:.0f}% of the step", *rest])
 
 
-def predict_table(requests: Sequence[Request], c: Constants | None = None) -> Predictions:
-    """Predicts many requests at once: at least thousands a second."""
+def predict_table(requests: Sequence[Request], c: Constants | None = None, new: Unseen | None = None) -> Predictions:
+    """Predicts many requests at once: at least thousands a second; `new`: what other runs lack."""
     c = c or constants_of(request.chip for request in requests)
     prepared = prepare(requests, c)
     outcome = evaluate(prepared, c)
-    p10, p90 = quantiles(outcome.step.seconds, spread(outcome, requests, prepared.unknown, c))
+    p10, p90 = quantiles(
+        outcome.step.seconds, spread(outcome.step, requests, prepared.unknown, c, new or unseen(requests))
+    )
     return Predictions(requests, outcome, p10, p90)
 
 

@@ -6,7 +6,7 @@ from math import log
 
 import pytest
 
-from scalewright.plan.cost.evaluate import MEASURED_DEVICES
+from scalewright.plan.cost.spread import MEASURED_DEVICES
 from scalewright.plan.explain import never_measured
 from scalewright.plan.fitting.runs import MEASURED, read_table, runs_of
 from scalewright.plan.frameworks import find_framework, framework_names

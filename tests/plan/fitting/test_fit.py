@@ -52,7 +52,7 @@ def test_a_fit_stays_in_the_range(runs: Runs) -> None:
 def test_writing_keeps_everything_but_the_values(tmp_path: Path) -> None:
     path = tmp_path / "constants.yaml"
     path.write_text(FILE.read_text(encoding="utf-8"), encoding="utf-8")
-    write(constants(), path)
+    write(constants(), path, alone=[fact.name for fact in facts() if fact.one_source])
     before, after = (file.read_text(encoding="utf-8").splitlines() for file in (FILE, path))
     assert len(before) == len(after)
     assert [line.split("unit")[-1] for line in before] == [line.split("unit")[-1] for line in after]
@@ -78,9 +78,9 @@ def test_noise_changes_no_constants(runs: Runs) -> None:
 
 
 def test_a_table_of_one_trainer_is_priced_by_the_priors(runs: Runs) -> None:
-    """Without that trainer no rows are left to fit on: the priors price them, as an unknown trainer's."""
+    """Without its lineage no rows are left to fit on: the priors price them, as an unknown trainer's."""
     alone = runs.take(runs.source == "vtrain-multi")
-    assert np.isfinite(left_out(alone, "trainer")).all()
+    assert np.isfinite(left_out(alone, "lineage")).all()
     assert {request.framework.name for request in of_unknown_trainers(alone).requests} == {"unknown"}
     offloaded = replace(alone, rows=[{**row, "framework": "deepspeed (ZeRO offload)"} for row in alone.rows])
     assert {request.offload for request in of_unknown_trainers(offloaded).requests} == {"all"}

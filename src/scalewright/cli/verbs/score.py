@@ -18,7 +18,7 @@ Row = dict[str, object]
 
 def score(
     file: Annotated[
-        str | None, argument("FILE", "Runs as CSV or JSON lines, - is stdin; else the 2,449 bundled ones.")
+        str | None, argument("FILE", "Runs as CSV or JSON lines, - is stdin; else the 2,501 bundled ones.")
     ] = None,
     oom: Annotated[str | None, option("FILE", "Layouts that ran out of memory, as CSV.")] = None,
     fit: Annotated[int | None, option("K", "Fit a profile on K of the runs, score the rest.", min=1)] = None,

@@ -35,7 +35,7 @@ MODULES = {
 # router and what prepares the dispatch
 MIXER, MLP, ROUTER = 0.55, 0.45, 0.4
 RECIPES, USUAL_RECIPE = WORDS["fp8_recipe"], {"mxfp8": "mxfp8"}
-PERMUTES_FUSED = 2025.1  # as a year: Megatron Core 0.11 permutes tokens in one kernel
+TIGHTEST = ("full", "modules", "policy")  # in words of RECOMPUTE
 COMPRESSED = ("none", "bf16", "fp16", "powersgd")  # how gradients are sent, by number
 # Bytes a 16-bit logit that the loss moves, forward and backward, by generation of kernels.
 #   eager     cast to fp32 (2 + 4), log-softmax (4 + 4); its gradient (4 + 4 + 4), the pick's, scattered (4),
@@ -59,13 +59,13 @@ class TrainerFacts(PerUnit):
     own = Column(lambda u: _own(u))
     known = Column(lambda u: u.framework.known)
     measured = Column(lambda u: u.framework.measured)
-    year = Column(lambda u: u.framework.year)
     kernels = Column(lambda u: KERNELS.index(_kernels_of(u)), int)
     host = Column(lambda u: HOSTS.index(_host_of(u)), int)
     attention = Column(lambda u: ATTENTION.index(u.attention), int)
     dropout = Column(lambda u: u.framework.dropout)
     loss_bytes = Column(lambda u: LOSS_BYTES["ours" if _own(u) else _kernels_of(u)])  # [units, 2]
     # what runs beside the computation
+    tightest = Column(lambda u: TIGHTEST.index(u.framework.tightest), int)
     overlap_grads = Column(lambda u: _stated_or(u.switches.dp_overlap, u.framework.overlap_grads))
     overlap_params = Column(lambda u: _stated_or(u.switches.dp_overlap, u.framework.overlap_params))
     overlap_zero1 = Column(lambda u: u.framework.overlap_zero1)
@@ -87,7 +87,8 @@ class TrainerFacts(PerUnit):
     dedup = Column(lambda u: _dispatcher_of(u) in NODE_WISE)
     gathers_tokens = Column(lambda u: _dispatcher_of(u) == "allgather")
     capacity_factor = Column(lambda u: u.switches.capacity or 1.0)
-    permutes_fused = Column(lambda u: _stated_or(u.switches.permute_fusion, u.framework.year >= PERMUTES_FUSED))
+    permutes_fused = Column(lambda u: _stated_or(u.switches.permute_fusion, u.framework.permute_fusion))
+    routes_fused = Column(lambda u: u.framework.router_fusion)
     one_by_one = Column(lambda u: u.switches.grouped_gemm is False)
     fused_experts = Column(lambda u: bool(u.switches.fused_experts))
     # low precision
@@ -166,9 +167,8 @@ def _overlaps_tp(unit: Unit) -> bool:
 
 
 def _dispatcher_of(unit: Unit) -> str:
-    """What sends tokens to experts; where neither run nor trainer states it, by date: DeepEP is of 2025."""
-    stated = unit.switches.dispatcher or unit.framework.dispatcher
-    return stated or ("deepep" if unit.framework.year >= 2025 else "alltoall")
+    """What sends tokens to experts: what the run states, or its trainer's release has."""
+    return unit.switches.dispatcher or unit.framework.dispatcher
 
 
 def _stated_or(switch: bool | None, habit: bool) -> bool:

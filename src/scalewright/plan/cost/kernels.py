@@ -132,10 +132,10 @@ def roof(chip: ChipFacts, width: np.ndarray, peak: np.ndarray, c: Constants) -> 
     return np.asarray(peak * np.where(chip.measured > 0, c["shape.measured"], share))
 
 
-def immature(year: np.ndarray, kernels: np.ndarray, c: Constants) -> np.ndarray:
-    """How much slower a trainer of that date handles experts than one of 2026; XLA compiles its own."""
-    late = np.where(kernels == KERNELS.index("xla"), 0.0, np.clip(2026.0 - year, -0.7, 2.0))
-    return np.exp(c["moe.maturity"] * late)
+def unfused(trainer: TrainerFacts, of: str, c: Constants) -> np.ndarray:
+    """How many times the launches (`of` host) or bytes (memory) of fused kernels a release takes to route tokens."""
+    permutes = np.where(trainer.permutes_fused > 0, 1.0, c[f"{of}.loose_permute"])
+    return np.asarray(permutes * np.where(trainer.routes_fused > 0, 1.0, c[f"{of}.loose_router"]))
 
 
 def _matmul(kernels: Kernels, tiles: Tiles, c: Constants) -> np.ndarray:
@@ -151,7 +151,7 @@ def _matmul(kernels: Kernels, tiles: Tiles, c: Constants) -> np.ndarray:
     grouped = np.where(k.kind == GROUPED, experts, 1.0)
     compute = k.flops * lost / (fast * grouped) + chip.tpu * k.flops / (c["shape.reuse"] * chip.memory_rate)
     rate = _rate(chip, c)
-    cast = tiles.operands * (c["memory.cast"] * CAST_BYTES) / rate
+    cast = tiles.operands * (c.row("cast", KERNELS)[trainer.kernels] * CAST_BYTES) / rate
     cast = cast * np.where((k.kind == GROUPED) & (trainer.fused_experts > 0), 0.0, 1.0)
     gaps = np.where(tiles.plain, 1, 3) * c["shape.gap"]
     return np.asarray(np.maximum(compute, k.bytes / rate) + (cast + tiles.added / rate) + gaps)
@@ -164,6 +164,8 @@ def _fused(kernels: Kernels, c: Constants) -> np.ndarray:
     share = share * np.where((trainer.attention < BEST) & (chip.newer_attention > 0), c["kernel.flash2_hopper"], 1.0)
     share = share * np.where(trainer.attention == FLASH1, c["kernel.flash1"], 1.0)
     share = share * np.where(chip.fast_exponentials > 0, c["kernel.exponentials"], 1.0)
+    attended = k.n * k.mark  # keys of a query: with few, a tile's start, end and masked edge weigh more
+    share = share * attended / (attended + c["kernel.edge"])
     narrow = np.where(k.dim < SMALL_HEAD, c["kernel.head64"], 1.0)
     # an array of multipliers whose columns a head doesn't fill stands idle there
     share = share * np.where(chip.tpu > 0, np.minimum(k.dim / TILE, 1.0), narrow)
@@ -189,8 +191,7 @@ def _move(kernels: Kernels, c: Constants) -> np.ndarray:
     """Kernels bound by memory: bytes, as often as the generation of kernels passes over them."""
     k, chip, trainer = kernels.k, kernels.chip, kernels.trainer
     passes = c.row("passes", KERNELS)[trainer.kernels]
-    loose = np.where(trainer.permutes_fused > 0, 1.0, c["memory.loose_permute"])
-    permute = c["memory.permute"] * loose * immature(trainer.year, trainer.kernels, c)
+    permute = c["memory.permute"] * unfused(trainer, "memory", c)
     forward, backward = trainer.loss_bytes.T / LISTED_LOSS
     loss = np.where(k.phase > 0, backward, forward)
     factor = np.select([k.kind == work.LOSS, k.kind == work.PERMUTE], [loss, permute], passes)

@@ -18,7 +18,7 @@ import numpy as np
 
 from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.cpu import Cpu
-from scalewright.plan.cost.kernels import immature
+from scalewright.plan.cost.kernels import unfused
 from scalewright.plan.cost.links import Links
 from scalewright.plan.cost.optimizer import optimizer, products, way
 from scalewright.plan.frameworks import HOSTS
@@ -68,8 +68,7 @@ def _launches(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     plain = at.trainer.launches_mixer + (1 - sparse) * at.trainer.launches_mlp
     if not sparse.any():
         return plain, sparse
-    experts = c["host.experts"] * immature(at.trainer.year, at.trainer.kernels, c)
-    experts = experts * np.where(at.trainer.permutes_fused > 0, 1.0, c["host.loose_permute"])
+    experts = c["host.experts"] * unfused(at.trainer, "host", c)
     experts = experts + at.trainer.one_by_one * at.work.local_experts * c["host.an_expert"]
     experts = sparse * experts * at.trainer.launches_experts
     return np.asarray(plain + experts), np.asarray(experts)

@@ -5,14 +5,15 @@
 
 Every source has the same weight, whatever its number of rows; rho is robust against outliers; each constant
 stays in its physical range and is regularised towards its prior. The reported errors are cross-validated:
-trainers, sources, model families and device generations are left out of the fit in turn.
+lineages of trainers, clusters, sources, model families and device generations are left out of the fit in turn. NeMo,
+Megatron, Megatron-Bridge and their forks are one lineage; runs of one operator on one kind of device are one cluster.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,21 +21,27 @@ import numpy as np
 
 from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
 from scalewright.plan.cost.evaluate import Prepared, evaluate_time, prepare
+from scalewright.plan.cost.spread import Unseen
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.frameworks import OTHER
 from scalewright.plan.rows.cells import text
+from scalewright.plan.rows.rows import NO_PRICE
+from scalewright.spec.base import read_yaml
 from scalewright.spec.model import ModelSpec
 
-LEFT_OUT = ("trainer", "source", "family", "generation")
+LEFT_OUT = ("lineage", "cluster", "source", "family", "generation")
+OPERATORS = FILE.with_name("operators.yaml")  # who ran the runs of a source
 UNSTEADY = re.compile(r"whole-run average|single iteration")
+ALONE = 0.9  # share of the information about a constant above which one source identifies it alone
 SCALE = 0.1  # an error of 10% is one unit of misfit
 PRIOR = 1.0  # units of misfit for a constant that is its whole range away from its prior
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A least-squares problem: prepared rows with their weights, and the constants that are free."""
+    """A least-squares problem: prepared rows with their weights and sources, and the constants that are free."""
 
+    source: np.ndarray
     prepared: Prepared
     log_seconds: np.ndarray
     weight: np.ndarray
@@ -46,6 +53,8 @@ def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | No
     """The problem of these runs: at most `most` rows of a source, evenly spaced through it."""
     # the score uses all rows; an average over a whole run includes failures and checkpoints, an early step the start-up
     steady = np.array([not UNSTEADY.search(text(row, "notes")) for row in runs.rows], dtype=bool)
+    # nor would a constant be right that stands for what has no price, such as a network that nobody has priced
+    steady &= np.array([not any(NO_PRICE in line for line in request.assumed) for request in runs.requests], dtype=bool)
     use = runs.plain & steady if (runs.plain & steady).any() else runs.plain
     index = []
     for source in dict.fromkeys(runs.source[use]):
@@ -58,7 +67,9 @@ def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | No
         weight[rows] = min(1.0, rows.sum() / 5) / len(np.unique(layout[rows]))
     weight /= np.bincount(layout)[layout]
     free = tuple(free) if free is not None else tuple(fact for fact in facts() if fact.fitted)
-    return Problem(prepare(runs.requests), np.log(runs.seconds), np.sqrt(weight), free, base or constants())
+    return Problem(
+        runs.source, prepare(runs.requests), np.log(runs.seconds), np.sqrt(weight), free, base or constants()
+    )
 
 
 def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Constants:
@@ -122,11 +133,15 @@ def evaluate_seconds(prepared: Prepared, c: Constants) -> np.ndarray:
 
 
 def groups_of(runs: Runs, kind: str) -> np.ndarray:
-    """The group of every row, for leaving whole groups out: its trainer, source, family or generation."""
-    if kind == "trainer":
-        return np.array([request.framework.name for request in runs.requests])
+    """The group of every row, for leaving whole groups out: one of `LEFT_OUT`."""
+    if kind == "lineage":
+        return np.array([request.framework.lineage for request in runs.requests])
     if kind == "source":
         return runs.source
+    if kind == "cluster":
+        who = {source: name for name, sources in read_yaml(OPERATORS).items() for source in sources}
+        names = [who.get(source, source) for source in runs.source.tolist()]
+        return np.array([f"{name}: {r.chip.name}" for name, r in zip(names, runs.requests, strict=True)])
     if kind == "family":
         return np.array([_family(request.model) for request in runs.requests])
     return np.array([request.chip.family.kernels.name for request in runs.requests])
@@ -139,22 +154,25 @@ def _family(model: ModelSpec) -> str:
 
 
 def of_unknown_trainers(runs: Runs) -> Runs:
-    """The same runs with unknown trainers in place of theirs, of the same dates."""
+    """The same runs with unknown trainers in place of theirs, of the same dates and batches."""
     rows = []
     for row, request in zip(runs.rows, runs.requests, strict=True):
         year, month = divmod(round(12 * request.framework.year), 12)
         offload = " offload" if "offload" in text(row, "framework").lower() else ""
-        rows.append({**row, "framework": f"{OTHER} {year}{month + 1:02d}{offload}", "software_version": ""})
+        batch = text(row, "gbs") or f"{request.global_batch:g}"
+        rows.append(
+            {**row, "gbs": batch, "framework": f"{OTHER} {year}{month + 1:02d}{offload}", "software_version": ""}
+        )
     return runs_of(rows)
 
 
 def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -> np.ndarray:
     """Predicted seconds of every row by constants that were fitted from the priors without its group.
 
-    A left-out trainer also counts as unknown: only the date of its entry in frameworks.yaml is used.
+    Trainers of a left-out lineage also count as unknown: only their dates are used.
     """
     groups, priors = groups_of(runs, kind), start()
-    tested = of_unknown_trainers(runs) if kind == "trainer" else runs
+    tested = of_unknown_trainers(runs) if kind == "lineage" else runs
     prepared, seconds = prepare(tested.requests, priors), np.full(len(runs), np.nan)
     for group in dict.fromkeys(groups[np.isfinite(runs.seconds) & ~runs.apart]):
         held_out, fitted = groups == group, priors
@@ -165,13 +183,23 @@ def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -
     return seconds
 
 
+def unseen_by_others(runs: Runs, groups: np.ndarray) -> Unseen:
+    """Rows whose device, its family or trainer no group but their own has: what a fit without it never saw."""
+    keys = [(r.chip.name, r.chip.family.kernels.name, r.framework.name) for r in runs.requests]
+    masks = []
+    for values in map(np.array, zip(*keys, strict=True)):
+        found = {value: set(groups[runs.plain & (values == value)].tolist()) for value in set(values.tolist())}
+        masks.append(np.array([found[v] <= {g} for v, g in zip(values.tolist(), groups.tolist(), strict=True)]))
+    return Unseen(*masks)
+
+
 def start() -> Constants:
     """The constants at their priors."""
     return constants().with_values({fact.name: fact.prior for fact in facts()})
 
 
-def write(c: Constants, path: Path = FILE) -> None:
-    """Writes fitted values into the constants' file; the value before any fit stays as `prior`."""
+def write(c: Constants, path: Path = FILE, alone: Collection[str] = ()) -> None:
+    """Writes fitted values into the constants' file; the value before any fit stays as `prior`. Marks those `alone`."""
     lines, group = [], ""
     fitted = {fact.name: fact for fact in facts() if fact.fitted}
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -181,7 +209,8 @@ def write(c: Constants, path: Path = FILE) -> None:
         fact = fitted.get(f"{group}.{entry[1]}") if entry else None
         if fact is not None:
             value, prior = f"{c[fact.name]:.4g}", f"{fact.prior:.4g}"
-            line = re.sub(r" prior: [^,]+,", "", line)
+            line = re.sub(r" (prior: [^,]+|one_source: true),", "", line)
+            line = line.replace("fitted: true,", "fitted: true, one_source: true,") if fact.name in alone else line
             line = re.sub(r"value: [^,]+,", f"value: {_plain(value)}, prior: {_plain(prior)},", line, count=1)
         lines.append(line)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -195,18 +224,33 @@ def _plain(number: str) -> str:
 def main() -> None:
     """Fits; prints the constants and the cross-validated errors; `--write` saves the constants."""
     runs, priors = runs_of(read_table(MEASURED)), start()
-    fitted = solve(problem(runs, base=priors), priors)
-    for fact in facts():
-        if fact.fitted:
-            print(f"{fact.name:22s} {fact.prior:10.4g} -> {fitted[fact.name]:10.4g}   {fact.unit}")
+    task = problem(runs, base=priors)
+    fitted = solve(task, priors)
+    alone = of_one_source(task, fitted)
+    for fact in task.free:
+        only = f"   by {alone[fact.name]} alone" if fact.name in alone else ""
+        print(f"{fact.name:22s} {fact.prior:10.4g} -> {fitted[fact.name]:10.4g}   {fact.unit}{only}")
+    if "--write" in sys.argv:
+        write(fitted, alone=alone)
     prepared = prepare(runs.requests, fitted)
     print("\nmean over sources of the median error:")
     print(f"  {'fitted':28s} {mean_error(runs, evaluate_seconds(prepared, fitted)):5.1f}%")
     for kind in LEFT_OUT:
         error = mean_error(runs, left_out(runs, kind))
         print(f"  {'each ' + kind + ' left out':28s} {error:5.1f}%", flush=True)
-    if "--write" in sys.argv:
-        write(fitted)
+
+
+def of_one_source(task: Problem, c: Constants) -> dict[str, str]:
+    """Constants of which one source has most of what the rows say (Fisher's information), with that source."""
+    alone, base = {}, np.log(evaluate_seconds(task.prepared, c))
+    for fact in task.free:
+        moved = c.with_values({fact.name: c[fact.name] * 1.02})
+        told = (task.weight * (np.log(evaluate_seconds(task.prepared, moved)) - base)) ** 2
+        by_source = {source: told[task.source == source].sum() for source in set(task.source.tolist())}
+        most = max(by_source, key=lambda source: by_source[source])
+        if told.sum() > 0 and by_source[most] > ALONE * told.sum():
+            alone[fact.name] = most
+    return alone
 
 
 def mean_error(runs: Runs, seconds: np.ndarray) -> float:

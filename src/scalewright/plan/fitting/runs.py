@@ -1,6 +1,6 @@
 """The bundled tables of measured runs, as requests with their measurements.
 
-    plan/data/measured_runs.csv   2,449 published runs
+    plan/data/measured_runs.csv   2,501 published runs
     plan/data/oom_runs.csv        configurations that failed, most out of memory
 
 The measured time is that of a step, as stated or from tokens/s; rows with only TFLOP/s or MFU are converted

@@ -27,6 +27,7 @@ import numpy as np
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import Outcome
 from scalewright.plan.cost.memory import GIB
+from scalewright.plan.cost.spread import Unseen
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.fitting.calibrate import held_out_error
 from scalewright.plan.fitting.runs import MEASURED, OUT_OF_MEMORY, Runs, once_a_layout, oom_row, read_table, runs_of
@@ -59,17 +60,19 @@ def score(
     c: Constants | None = None,
     seconds: np.ndarray | None = None,
     fit: int | None = None,
+    new: Unseen | None = None,
 ) -> dict[str, Any]:
     """Scores a table of measured runs, errors in percent; by default the bundled ones, with oom_runs.csv.
 
-    `seconds` replaces the predicted times of the rows that could be expressed, as with those of `fit.left_out`.
+    `seconds` replaces the predicted times of the rows that could be expressed, as with those of `fit.left_out`; `new`:
+    what a fit without a group never saw, for as wide a band.
     """
     if rows is None:
         rows, oom = read_table(MEASURED), read_table(OUT_OF_MEMORY) if oom is None else oom
     runs = runs_of(rows)
     if not len(runs):
         return {"rows": 0, "expressed_pct": 0.0, "refused": runs.refused}
-    predictions = predict_table(runs.requests, c)
+    predictions = predict_table(runs.requests, c, new)
     predicted = predictions.p50 if seconds is None else seconds
     rows_in_all = len(runs) + len(runs.refused)
     answer = {

@@ -123,7 +123,7 @@ def _candidates(request: Request, batch: float | None, mbs: float | None) -> Ite
             continue
         dp = request.devices // (tp * pp)
         sharded = torus or (pp == 1 and tp == 1 and request.framework.zero_stage == 3)
-        sp, stage = tp > 1 and request.framework.year >= 2023, 3 if sharded else 1
+        sp, stage = tp > 1 and request.framework.sequence_parallel, 3 if sharded else 1
         shape = replace(request, tp=tp, pp=pp, sp=sp, zero_stage=stage)
         for micro in (int(mbs),) if mbs else (1, 2, 4):
             total = batch or micro * dp * (4 * pp if pp > 1 else 1)

@@ -24,6 +24,7 @@ from scalewright.spec.model import ModelSpec
 
 SHARDING = {"none": 0, "ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 SHARDING |= {str(stage): stage for stage in range(4)}
+NO_PRICE = "has no price"  # of an option that is read, and changes nothing
 DEVICES = 256  # where neither devices nor dp is stated
 
 
@@ -32,7 +33,7 @@ def request_of(row: Row) -> Request:
     check_sizes(row)
     assumed, options = Assumptions(), read_options(text(row, "options"))
     switches = read_switches(options)
-    assumed += [f"option {key} has no price" for key in options if key not in (*NAMES, *ROW_OPTIONS)]
+    assumed += [f"option {key} {NO_PRICE}" for key in options if key not in (*NAMES, *ROW_OPTIONS)]
     model = model_of(row, options, assumed)
     chip = _chip(text(row, "device"), switches.node_gbps, switches.fabric)
     named = text(row, "framework") or "unknown", text(row, "software_version") or None
@@ -146,7 +147,7 @@ def _split(
         "micro_batch": micro,
         "accumulation": max(1.0, batch / (micro * dp)),
         "virtual_stages": max(1, int(chunks or 1)) if pp > 1 else 1,
-        "sp": bool(sp) if sp is not None else tp > 1 and framework.year >= 2023,
+        "sp": bool(sp) if sp is not None else tp > 1 and framework.sequence_parallel,
     }
 
 
