@@ -14,15 +14,17 @@ Predictions of a step are uncertain by some 10%: a gain of 1% from two more tech
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.memory import GIB, host_bytes
-from scalewright.plan.request import OFFLOADS
+from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.axes import Fixed, make_space
-from scalewright.plan.search.branch_and_bound import Finder, Stop
+from scalewright.plan.search.branch_and_bound import Finder, Stop, Wanted
 from scalewright.plan.search.choices import Beyond, ChoiceMaker
 from scalewright.plan.search.compare import value_words
 from scalewright.plan.search.pricer import Priced, Pricer, make_pricer
@@ -36,6 +38,8 @@ MAX_DOUBLINGS = 12  # of the devices, up to which a fix is searched
 TOP = 3  # layouts beyond the trainer that are listed
 MIN_GAIN = 0.001  # of speed: smaller gains aren't reported
 AXES = ("tp", "pp", "cp", "ep", "dp")
+# Axes of a core, and the size that each depends on
+CORE_SIZES = (*((size, size) for size in ("tp", "pp", "cp", "ep", "etp")), ("sp", "tp"), ("cp_kind", "cp"))
 
 
 def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
@@ -99,17 +103,42 @@ def out_of_reach(
 ) -> list[Beyond]:
     """The layouts faster than `fastest` (the score of the trainer's best) that the trainer can't run."""
     space = make_space(maker.template, finder.space.global_batch, fixed)
-    pricer = make_pricer(space, finder.pricer.objective, finder.pricer.headroom, maker.goal.c)
-    wide = Finder(pricer, TOP, window=1.0, ceiling=fastest * (1 - MIN_GAIN))
+    pricer = make_pricer(space, finder.pricer.objective, finder.pricer.headroom, maker.goal.c, like=finder.pricer)
+    wide = Finder(pricer, TOP, window=1.0, ceiling=fastest * (1 - MIN_GAIN), wanted=_lacking(space, trainer))
     wide.run(None, stop)
-    candidates = Priced.join(wide.candidates)
-    fitting = candidates.take(candidates.fits)
+    fitting = Priced.join(wide.candidates)
     if not len(fitting):
         return []
     rows, _ = choose(wide, fitting, TOP, maker.goal.margin)
     choices = [(choice, trainer.missing(choice.keys)) for choice in replace(maker, space=space).choices(rows)]
     faster = [Beyond(choice, needs, 100 * (fastest / choice.score - 1)) for choice, needs in choices if needs]
     return sorted(faster, key=lambda layout: -layout.gain_pct)
+
+
+def _lacking(space: Space, trainer: Capabilities) -> Wanted:
+    """Masks of the rows that may have something that the trainer lacks, before and after they are sharded."""
+
+    def runs(part: Mapping[str, np.ndarray], axis: str, words: Sequence[Any] = ()) -> np.ndarray:
+        has = [trainer.allows(axis, words[value] if words else value) for value in part[axis].tolist()]
+        return np.array(has, dtype=bool)
+
+    core, pipe, shard = space.core, space.pipe, space.shard
+    named = {"sp": (False, True), "cp_kind": CP_KINDS}
+    cores = np.all([runs(core, axis, named.get(axis, ())) | (core[size] == 1) for axis, size in CORE_SIZES], axis=0)
+    pipes = runs(pipe, "schedule", SCHEDULES) & runs(pipe, "virtual_stages")
+    shards = runs(shard, "zero_stage") & runs(shard, "dp_replicate")
+    offloads = np.array([trainer.allows("offload", OFFLOADS[number]) for number in space.offloads])
+    recomputes = all(trainer.allows("recompute", value) for _, _, value in space.recomputes)
+    whole = recomputes and not trainer.never and bool(shards.all() and offloads.all())
+
+    def wanted(rows: Rows, sharded: bool) -> np.ndarray:
+        lacks = ~cores[rows.core] | (~pipes[rows.pipe] & (core["pp"][rows.core] > 1))
+        if not sharded:
+            return lacks | (not whole)
+        lacks |= ~shards[rows.shard] | ~offloads[rows.offload] | space.forbidden(rows, trainer.never)
+        return lacks | (not recomputes)
+
+    return wanted
 
 
 def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
