@@ -7,8 +7,8 @@ runs (seeded) ──► search: bounds, a few layouts priced ──────�
               └─► all legal layouts, each whole, by the formulas ─────┴─► first layouts, their order, the front
 
 A run's own space is priced row by row without any bound and without what the search shares between rows. Compared are
-all layouts that a plan lists, in their order, and the fastest; of the front within the search's window the points that
-it lacks. Exit code 1 where one differs.
+all layouts that a plan lists, in their order, up to the search's last cutoff (half as slow again as the best, or less), and
+the fastest; of the front within its window the points that it lacks. Exit code 1 where one differs.
 """
 
 from __future__ import annotations
@@ -119,15 +119,19 @@ def compare(case: Case) -> dict[str, Any] | None:
     if not len(everything):
         return {**row, "same": not len(found), "front_lacks": 0}
     goal = case.goal
-    (ours, first), (theirs, fastest) = (choose(finder, some, goal.top, goal.margin) for some in (found, everything))
+    near = [some.take(some.score <= finder.cutoff) for some in (found, everything)]
+    (ours, first), (theirs, fastest) = (choose(finder, some, goal.top, goal.margin) for some in near)
     same = names(finder.space, ours) == names(finder.space, theirs) and first.score[0] == fastest.score[0]
     close = len(ours) == len(theirs) and bool(np.allclose(ours.score, theirs.score, rtol=1e-9))
-    return {**row, "same": same or close, "identical": same, "front_lacks": lacking(finder, found, everything)}
+    return {**row, "same": bool(same or close), "identical": same, "front_lacks": lacking(finder, found, everything)}
 
 
 def lacking(finder: Finder, found: Priced, everything: Priced) -> int:
     """Points of the front, within the window, that no layout of the search's own equals or beats."""
-    near = everything.take(everything.score <= everything.score.min() * finder.window)
+    plain = everything.take(everything.rows.offload == 0)  # a front leaves out offload that isn't needed
+    near = plain.take(plain.score <= everything.score.min() * finder.window)
+    if not len(near):
+        return 0
     front, own = near.take(front_indices(near.score, near.peak)), pareto(finder, found, most=10**9)
     beaten = (own.score[:, None] <= front.score * (1 + 1e-6)) & (own.peak[:, None] <= front.peak * (1 + 1e-5))
     return int((~beaten.any(0)).sum())

@@ -51,12 +51,9 @@ def predict(
     from scalewright.plan import defaults
     from scalewright.plan.answer import answer
     from scalewright.plan.ask import ask
-    from scalewright.plan.frameworks import find_framework
     from scalewright.plan.predict import price as price_question
     from scalewright.plan.whole_run import WholeRun
     from scalewright.spec.diloco import check_diloco
-    from scalewright.spec.layout import Layout
-    from scalewright.spec.layout_check import check_layout
 
     run = WholeRun(tokens, price, currency, goodput)
     run.check()
@@ -75,17 +72,13 @@ def predict(
         resized = question.resized(stated.get("devices"), stated.get("global_batch"), stated.get("micro_batch", 0))
         sizes += resized.notes({*stated, *left_out})
         stated = {**{key: value for key, value in resized.layout.dump().items() if key not in left_out}, **stated}
-    sizes += defaults.fill_devices(stated)
-    trainer = find_framework(question.framework, software_version)
-    zero = defaults.usual_zero(stated, trainer, place)
     ours = question.states_layout and question.form is None  # `train` runs such a file with 1
-    micro = [] if ours else defaults.fill_micro_batch(stated, question)
-    full = Layout.parse(stated, "layout")
-    check_layout(full, question.model, question.seq_len)
+    full, filled = defaults.complete(stated, question, micro_batch=not ours)
     check_diloco(question.run.diloco, full, question.model.num_hidden_layers)
     prediction = price_question(question.with_layout(full))
-    filled = defaults.assumptions(stated, full, prediction.request)
-    assumed = [*notes.length, *sizes, *zero, *micro, *filled, *notes.used(full.devices, place)]
+    said = {*stated, *(note.split()[0] for note in filled)}
+    left = defaults.assumptions(said, full, prediction.request)
+    assumed = [*notes.length, *sizes, *filled, *left, *notes.used(full.devices, place)]
     if tokens is not None and cluster != "local":
         run = run.priced_at(place.price_per_device_hour)
     unread = [item._asdict() for item in question.unread]

@@ -55,7 +55,6 @@ def search(
     maker, finder, axes = prepare(question, goal)
     finder.run(tell, stop)
     fitting = Priced.join(finder.candidates)
-    fitting = fitting.take(fitting.score <= finder.cutoff)
     if not len(fitting):
         if not finder.complete:
             raise UserError("stopped before a layout that fits was found", "plan", "let it run longer")
@@ -72,7 +71,7 @@ def search(
         if trainer.known and trainer.runs_on(maker.template.chip.kind) and finder.complete:
             plan.beyond = out_of_reach(maker, finder, axes, trainer, float(fastest.score[0]), stop)
         plan.trainable = _best_trainable(plan)
-        names, losers = near_losers(finder, fitting, chosen)
+        names, losers = near_losers(finder, fitting.take(fitting.score <= finder.cutoff), chosen)
         pairs = zip(names, maker.choices(losers), strict=True)
         plan.why_not = [compare(axis, choice, plan.best[0], goal.headroom) for axis, choice in pairs]
     plan.seconds = time.perf_counter() - began
