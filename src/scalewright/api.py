@@ -168,7 +168,7 @@ def plan(
     )  # fmt: skip
     cost = None
     if yours is not None:  # before the search: a layout that is refused is refused at once
-        sized = {**sizes, "precision": precision}
+        sized = {**sizes, "precision": "auto" if precision == "any" else precision}
         cost = predict(question, place, {**sized, **yours} if isinstance(yours, Mapping) else yours)
     answer = answer_plan(
         question, goal, [*assumed, *filled, *notes.used(max([goal.devices, *counts]), place)],

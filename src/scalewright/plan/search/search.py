@@ -30,6 +30,7 @@ from scalewright.plan.search.fixed import as_tuple, check_capable, no_layout, re
 from scalewright.plan.search.objective import Goal, make_objective
 from scalewright.plan.search.pricer import Priced, make_pricer
 from scalewright.plan.search.shortage import choose, out_of_reach, too_large
+from scalewright.plan.search.unusual import EACH, MOST
 from scalewright.spec.capabilities import Capabilities, find_capabilities, trainers_on
 from scalewright.spec.errors import UserError
 from scalewright.spec.huggingface import why_not_running
@@ -84,6 +85,23 @@ def search_again(plan: Plan, **changes: Any) -> Plan:
     return search(plan.question, replace(plan.goal, fixed=fixed, **changes), explain=False)
 
 
+def faster_than(plan: Plan, precision: str, stop: Stop | None = None) -> Choice | None:
+    """The best layout of a plan's run in another precision, where it is faster than the plan's best."""
+    goal = replace(plan.goal, precision=precision, top=1)
+    try:
+        maker, finder, _ = prepare(plan.question, goal)
+    except UserError:
+        return None
+    finder.window, finder.ceiling = 1 + goal.margin, plan.best[0].score
+    finder.cutoff = finder.ceiling
+    finder.run(None, stop)
+    fitting = Priced.join(finder.candidates)
+    if not len(fitting):
+        return None
+    chosen, _ = choose(finder, fitting, 1, goal.margin)
+    return maker.choices(chosen)[0]
+
+
 def prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed]:
     """Checks what is asked; returns the choice maker, the finder and the fixed axes."""
     if not 1 <= question.seq_len <= MAX_LENGTH:
@@ -112,7 +130,8 @@ def prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed]
     if not space.size:
         raise no_layout(template, goal.global_batch, axes)
     pricer = make_pricer(space, objective, goal.headroom, goal.c)
-    finder = Finder(pricer, goal.top, max(WINDOW, 1 + goal.margin), margin=goal.margin)
+    usual = (1 + goal.margin) * (1 + EACH) ** MOST if goal.margin else 1.0  # where a first layout may be
+    finder = Finder(pricer, goal.top, max(WINDOW, usual), margin=goal.margin)
     return ChoiceMaker(question, goal, template, space, objective), finder, axes
 
 

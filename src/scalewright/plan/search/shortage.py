@@ -1,6 +1,6 @@
 """The layouts that a plan shows; those beyond its trainer; and the error where none fits.
 
-choose          of each kind the simplest layout that is at most a margin slower than the kind's fastest:
+choose          first of all one whose unusual features are worth it (unusual.py), and of each kind the simplest layout that is at most a margin slower than the kind's fastest:
                 fewer axes, then fewer techniques, then faster; at most as many of either as the fastest
     axes        tp, pp, cp, ep, data parallelism, its replicas (HSDP): each that is above 1
     techniques  interleaving 1, a split backward or both directions 2, recomputation 1 (every k-th block 2),
@@ -28,7 +28,8 @@ from scalewright.plan.search.branch_and_bound import Finder, Stop, Wanted
 from scalewright.plan.search.choices import Beyond, ChoiceMaker
 from scalewright.plan.search.compare import value_words
 from scalewright.plan.search.pricer import Priced, Pricer, make_pricer
-from scalewright.plan.search.space import Rows, Space
+from scalewright.plan.search.space import MODULES, Rows, Space
+from scalewright.plan.search.unusual import EACH, MOST, handicap
 from scalewright.spec.capabilities import Capabilities
 from scalewright.spec.common.formatting import gib
 from scalewright.spec.errors import UserError
@@ -148,7 +149,7 @@ def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     axes = sum((core[axis] > 1).astype(int) for axis in AXES) + (replicate > 1)
     schedule = np.array([kind.complexity for kind in KINDS.values()])
     values = [value for _, _, value in space.recomputes]
-    recompute = np.array([0 if value == "none" else 2 if isinstance(value, dict) else 1 for value in values])
+    recompute = np.array([2 if isinstance(value, dict) and MODULES not in value else value != "none" for value in values])
     offload = np.array([2 * (OFFLOADS[kind] != "none") for kind in space.offloads])
     techniques = np.where(core["pp"] > 1, schedule[space.pipe["schedule"][rows.pipe]], 0)
     techniques = techniques + recompute[rows.recompute] + offload[rows.offload] + (core["etp"] > 1)
@@ -161,7 +162,7 @@ def choose(finder: Finder, fitting: Priced, top: int, margin: float) -> tuple[Pr
     First the simplest within the margin of the fastest; then that of every other kind (tp, pp, ep, sharding), by score.
     """
     fitting = fitting.take(finder.ranked(fitting))
-    best = _simplest(finder, fitting, np.arange(len(fitting)), margin)
+    best = _first(finder, fitting, margin)
     kinds = finder.kinds(fitting.rows)
     _, first = np.unique(kinds, return_index=True)
     others = [np.flatnonzero(kinds == kinds[i]) for i in np.sort(first) if kinds[i] != kinds[best]]
@@ -170,6 +171,16 @@ def choose(finder: Finder, fitting: Priced, top: int, margin: float) -> tuple[Pr
     rest = [_simplest(finder, fitting, members, margin) for members in others]
     rest.sort(key=lambda i: (fitting.score[i], i))
     return fitting.take(np.array([best, *rest[: top - 1]])), fitting.take(np.array([0]))
+
+
+def _first(finder: Finder, ranked: Priced, margin: float) -> int:
+    """The simplest of the rows that are within the margin of the fastest, what is unusual counted as slower."""
+    if margin == 0:
+        return 0
+    near = np.flatnonzero(ranked.score <= ranked.score[0] * (1 + margin) * (1 + EACH) ** MOST * (1 + 1e-9))
+    counted = replace(ranked.take(near), score=ranked.score[near] * handicap(finder.space, ranked.rows.take(near)))
+    order = np.argsort(counted.score, kind="stable")
+    return int(near[order[_simplest(finder, counted.take(order), np.arange(len(near)), margin)]])
 
 
 def _simplest(finder: Finder, ranked: Priced, members: np.ndarray, margin: float) -> int:

@@ -27,6 +27,9 @@ from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.capabilities import Rule
 
 
+MODULES = "recompute_modules"  # the switch, and the key of a recomputation of modules
+
+
 @dataclass
 class Rows:
     """Layouts as indices of their parts; arrays of equal length."""

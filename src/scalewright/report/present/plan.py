@@ -210,6 +210,13 @@ def reasons(document: PlanDocument) -> Iterator[Block]:
     lines = [reason(option, ours) for option in document.why_not]
     if lines:
         yield Note("why not", lines, few=1)
+    fewer = [
+        f"{option.text('precision')} would be {faster(option)} ({short_time(option.number('step_time_s'))}); "
+        f"it risks: {option.text('risk')} ({option.text('source')})"
+        for option in document.read.parts("precisions")
+    ]
+    if fewer:
+        yield Note("fewer bits", fewer, few=1)
     beyond = [
         f"{one_line(option.part('layout').data)}: {faster(option)}, needs {', '.join(option.lines('needs'))}"
         for option in document.read.parts("beyond")
