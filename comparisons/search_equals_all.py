@@ -7,8 +7,8 @@ runs (seeded) ──► search: bounds, a few layouts priced ──────�
               └─► all legal layouts, each whole, by the formulas ─────┴─► first layouts, their order, the front
 
 A run's own space is priced row by row without any bound and without what the search shares between rows. Compared are
-all layouts that a plan lists, in their order, up to the search's last cutoff (half as slow again as the best, or less), and
-the fastest; of the front within its window the points that it lacks. Exit code 1 where one differs.
+all layouts that a plan lists, in their order, up to the search's last cutoff (half as slow again as the best, or less),
+and the fastest; of the front within its window the points that it lacks. Exit code 1 where one differs.
 """
 
 from __future__ import annotations
@@ -154,7 +154,9 @@ def main() -> None:
         if len(rows) == options.cases:
             break
     result.put("rows", rows)
-    sums = {key: sum(row.get(key, 0) for row in rows) for key in ("layouts", "fit", "cpu_s", "all_cpu_s", "front_lacks")}
+    sums = {
+        key: sum(row.get(key, 0) for row in rows) for key in ("layouts", "fit", "cpu_s", "all_cpu_s", "front_lacks")
+    }
     cells = [len(rows), sum(row["same"] for row in rows), f"{sums['layouts']:,}", f"{sums['fit']:,}",
              sums["front_lacks"], f"{sums['cpu_s']:.0f}", f"{sums['all_cpu_s']:.0f}"]  # fmt: skip
     heads = ["runs", "same winners", "layouts", "that fit", "points of fronts missing", "CPU s, search", "CPU s, all"]

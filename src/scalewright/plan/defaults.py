@@ -127,7 +127,7 @@ def complete(keys: LayoutKeys, question: Question, *, micro_batch: bool = True) 
 
 
 def usual_schedule(keys: LayoutKeys, trainer: Capabilities) -> list[str]:
-    """Sets the schedule of a pipeline that is given without one: 1F1B, interleaved with chunks, or the trainer's first."""
+    """Sets the schedule of a pipeline that has none: 1F1B, interleaved with chunks, or the trainer's first."""
     depth, chunks = keys.get("pp") or 1, keys.get("virtual_stages") or 1
     if keys.get("schedule") or depth == 1:
         return []

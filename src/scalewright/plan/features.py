@@ -80,7 +80,7 @@ def measured_sizes() -> Mapping[str, int]:
 
 
 class _Measured(NamedTuple):
-    """Of the bundled runs: what they have, what of it in some pair, the devices of the largest, and the largest axes."""
+    """Of the bundled runs: what they have, what of it in some pair, and the most devices and ranks of an axis."""
 
     features: frozenset[str]
     paired: frozenset[str]

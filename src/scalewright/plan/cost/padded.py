@@ -155,6 +155,5 @@ def _local_shapes(model: ModelSpec, tp: int, sp: bool) -> tuple[Held, ...]:
     return tuple(
         (local_shape(held, coords, sizes), held.tensor, held.grad_sum, kinds.get(held.tensor.layer, 1))
         for held in place(model, layout)
-        if not held.tensor.role.startswith("expert")
-        and (held.tensor.layer not in layers or held.tensor.layer in kinds)
+        if not held.tensor.role.startswith("expert") and (held.tensor.layer not in layers or held.tensor.layer in kinds)
     )

@@ -166,7 +166,7 @@ def outer(at: PricedColumns, inside: Inner) -> Step:
 
 
 def states_seconds(at: PricedColumns, micro: np.ndarray, prices: PriceList) -> np.ndarray:
-    """Seconds of the optimizer's step, and of what goes to the host and back beside micro-batches of `micro` seconds."""
+    """Seconds of the optimizer's step, and of the host's traffic that micro-batches of `micro` seconds don't hide."""
     return np.asarray(prices.update() + offload(at, micro))
 
 

@@ -100,7 +100,7 @@ def make_space(template: Request, global_batch: int, fixed: Fixed, trainer: Capa
 def with_modules(template: Request, trainer: Capabilities) -> Request:
     """The run with the cheap modules that its trainer recomputes by themselves, those that the model has; or as it is.
 
-    A kind of recomputation of its own, beside the trainer's selective one; a run that names its modules has these alone.
+    A kind of recomputation beside the trainer's selective one; a run that names its modules has these alone.
     """
     if template.switches.recompute_modules or recompute_of(SELECTIVE, template.framework, NO_SWITCHES)[0] == "modules":
         return template

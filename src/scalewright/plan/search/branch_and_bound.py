@@ -133,7 +133,9 @@ class Finder:
 
     def _search_cores(self, cores: np.ndarray) -> None:
         space, rows = self.space, self.space.spread_pipes(self.space.bare(cores))
-        pipes = self.pricer.bound_pipes(rows if self.wanted is None else rows.take(self.wanted(rows, False)), self.cutoff)
+        pipes = self.pricer.bound_pipes(
+            rows if self.wanted is None else rows.take(self.wanted(rows, False)), self.cutoff
+        )
         open_rows: np.ndarray | None = None  # null: no row is known to need no offload
         for offload, number in enumerate(space.offloads):
             ways, bound = self._ways(pipes, offload)
@@ -149,7 +151,7 @@ class Finder:
                 open_rows = np.concatenate([space.number(short), space.number(space.spread_shards(never))])
 
     def _price(self, rows: Rows) -> Rows:
-        """Prices rows, and those that don't fit with every recomputation; returns those: near, and too large as they are."""
+        """Prices rows, and those that are too large with every recomputation; returns these, as they were."""
         plain = self.space.recomputes[0][0] == "none"
         if not plain:  # no row bounds the others
             rows = self.space.spread_recomputes(rows)

@@ -142,7 +142,10 @@ class ChoiceMaker:
         """Choices in the rows' order."""
         keys = [self.space.keys(priced.rows, i) for i in range(len(priced))]
         options = [_modules_of(key) for key in keys]
-        layouts = [Layout.parse({**key, **({"recompute": "selective"} if own else {})}) for key, own in zip(keys, options, strict=True)]
+        layouts = [
+            Layout.parse({**key, **({"recompute": "selective"} if own else {})})
+            for key, own in zip(keys, options, strict=True)
+        ]
         questions = [replace(self.question, options={**self.question.options, **own}) for own in options]
         asked = (from_question(question, layout) for question, layout in zip(questions, layouts, strict=True))
         requests = [replace(request, compress=self.template.compress) for request in asked]  # as the space was priced

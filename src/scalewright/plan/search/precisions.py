@@ -2,9 +2,9 @@
 
     plan in bf16 --best score as ceiling--> the same search in fp8, mxfp8, nvfp4 --> faster layouts, each with its risk
 
-Tried are those that the device has a rate for and the trainer has (spec/capabilities.yaml). How many bits a run needs to
-learn as well is no matter of seconds: a plan stays in 16 bits unless its user says otherwise (`--precision`), and names
-the rest with what is known of it (plan/data/precisions.yaml). `any`: the fastest of all.
+Tried are those that the device has a rate for and the trainer has (spec/capabilities.yaml). How many bits a run needs
+to learn as well is no matter of seconds: a plan stays in 16 bits unless its user says otherwise (`--precision`), and
+names the rest with what is known of it (plan/data/precisions.yaml). `any`: the fastest of all.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ def _risks() -> dict[str, dict[str, str]]:
 def fewer_bits(template: Request) -> list[str]:
     """Precisions below 16 bits that the device and the trainer have; none for a run that isn't in 16."""
     rates = dict(template.chip.peaks)
-    return [name for name in capabilities_of(template).low if name in rates] if template.precision in ("bf16", "fp16") else []
+    return (
+        [name for name in capabilities_of(template).low if name in rates]
+        if template.precision in ("bf16", "fp16")
+        else []
+    )
 
 
 def gains(plan: Plan, stop: Stop | None = None) -> list[LowPrecision]:
@@ -60,11 +64,16 @@ def gains(plan: Plan, stop: Stop | None = None) -> list[LowPrecision]:
         choice = faster_than(plan, precision, stop)
         if choice is None or (gain := 100 * (plan.best[0].score / choice.score - 1)) < MIN_GAIN_PCT:
             continue
-        risk, request = _risks()[precision], choice.prediction.request
-        rows.append({
-            "precision": precision, "gain_pct": gain, "step_time_s": choice.prediction.step_time_s,
-            "layout": choice.keys, **risk, "never_measured": never_measured(request),
-        })  # type: ignore[typeddict-item]  # fmt: skip
+        row: LowPrecision = {
+            "precision": precision,
+            "gain_pct": gain,
+            "step_time_s": choice.prediction.step_time_s,
+            "layout": choice.keys,
+            "risk": _risks()[precision]["risk"],
+            "source": _risks()[precision]["source"],
+            "never_measured": never_measured(choice.prediction.request),
+        }
+        rows.append(row)
     return sorted(rows, key=lambda row: -row["gain_pct"])
 
 

@@ -106,14 +106,16 @@ class Pricer:
             table = self.space.table(rows.take(slice(start, start + BATCH)))
             set_no_extras(table)
             times = self.step(table)
-            bounds.append(self.bound(times, ("compute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed")))
+            bounds.append(
+                self.bound(times, ("compute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed"))
+            )
             slow.append(times.detail["slow"])
         bound = np.concatenate(bounds)
         near = bound <= cutoff
         return rows.take(near), bound[near], np.concatenate(slow)[near]
 
     def states_bound(self, rows: Rows, slow: np.ndarray) -> np.ndarray:
-        """Lower bound on the score of the optimizer's step and of what goes to the host: states shared by most ranks."""
+        """Lower bound on the score of the optimizer's step and the host's traffic: states shared by most ranks."""
         rows = replace(rows, shard=self.space.most_sharded[rows.core])
         at = PricedColumns(self.space.table(rows), self.facts, self.c, self.prices)
         return np.asarray(self.objective.weights["optimizer"] * states_seconds(at, slow, price_list(at)))
@@ -228,7 +230,7 @@ class Pricer:
         return fits
 
     def _first_rank(self, rows: Rows, *without: str) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes of a pipeline's first rank `without` these kinds, a sixth of the work for all; whether they would fit."""
+        """Bytes of a pipeline's first rank `without` these kinds (a sixth of the work for all); whether they fit."""
         at = Columns(self.space.table(rows), self.facts, self.c)
         parts = first_rank(at)
         plain = np.array([kind == "none" for kind, _, _ in self.space.recomputes])[rows.recompute]
@@ -271,7 +273,7 @@ def set_no_extras(table: Table) -> None:
 def make_pricer(
     space: Space, objective: Objective, headroom: float | None, c: Constants | None = None, like: Pricer | None = None
 ) -> Pricer:
-    """A pricer with the units of the space priced; `like`: one of the same template, whose prices serve if units agree."""
+    """A pricer with the units of the space priced; `like`: one whose prices serve where its units are the same."""
     if like is not None and like.space.units == space.units:
         return Pricer(space, objective, headroom, like.c, like.facts, like.prices)
     c = c or constants_of([space.template.chip])

@@ -1,7 +1,8 @@
 """The layouts that a plan shows; those beyond its trainer; and the error where none fits.
 
-choose          first of all one whose unusual features are worth it (unusual.py), and of each kind the simplest layout that is at most a margin slower than the kind's fastest:
+choose          of each kind the simplest layout that is at most a margin slower than the kind's fastest:
                 fewer axes, then fewer techniques, then faster; at most as many of either as the fastest
+                first of all one whose unusual features are worth it (unusual.py)
     axes        tp, pp, cp, ep, data parallelism, its replicas (HSDP): each that is above 1
     techniques  interleaving 1, a split backward or both directions 2, recomputation 1 (every k-th block 2),
                 offload 2, etp 1
@@ -133,7 +134,7 @@ def _lacking(space: Space, trainer: Capabilities) -> Wanted:
     whole = recomputes and not trainer.never and bool(shards.all() and offloads.all())
 
     def wanted(rows: Rows, sharded: bool) -> np.ndarray:
-        lacks = ~cores[rows.core] | (~pipes[rows.pipe] & (core["pp"][rows.core] > 1))
+        lacks: np.ndarray = ~cores[rows.core] | (~pipes[rows.pipe] & (core["pp"][rows.core] > 1))
         if not sharded:
             return lacks | (not whole)
         lacks |= ~shards[rows.shard] | ~offloads[rows.offload] | space.forbidden(rows, trainer.never)
@@ -149,7 +150,9 @@ def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     axes = sum((core[axis] > 1).astype(int) for axis in AXES) + (replicate > 1)
     schedule = np.array([kind.complexity for kind in KINDS.values()])
     values = [value for _, _, value in space.recomputes]
-    recompute = np.array([2 if isinstance(value, dict) and MODULES not in value else value != "none" for value in values])
+    recompute = np.array(
+        [2 if isinstance(value, dict) and MODULES not in value else value != "none" for value in values]
+    )
     offload = np.array([2 * (OFFLOADS[kind] != "none") for kind in space.offloads])
     techniques = np.where(core["pp"] > 1, schedule[space.pipe["schedule"][rows.pipe]], 0)
     techniques = techniques + recompute[rows.recompute] + offload[rows.offload] + (core["etp"] > 1)

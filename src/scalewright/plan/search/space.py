@@ -26,7 +26,6 @@ from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.capabilities import Rule
 
-
 MODULES = "recompute_modules"  # the switch, and the key of a recomputation of modules
 
 

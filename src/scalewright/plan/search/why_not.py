@@ -26,7 +26,6 @@ from scalewright.plan.search.search import search_again
 from scalewright.spec.common.formatting import short_time
 from scalewright.spec.errors import UserError
 
-
 PLAIN = (1, 0, False, "none", "1f1b", "ring")  # values of axes that aren't used
 
 
