@@ -41,11 +41,11 @@ from scalewright.spec.question import Question
 
 MODELS = (
     "llama-3.2-1b", "llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "gpt3-175b", "gemma-2-9b",
-    "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite",
+    "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3",
 )  # fmt: skip
 CLUSTERS = ("dgx-h100", "dgx-a100-80g", "a100-pcie-40", "dgx-b200", "mi300x", "rtx-4090")
 TRAINERS = ("scalewright", "scalewright", "megatron", "torchtitan", "deepspeed", "nemo")
-MOST = 60_000  # layouts of a run
+MOST = 250_000  # layouts of a run
 BATCH = 8192
 
 
@@ -64,7 +64,7 @@ def cases(many: int) -> Iterator[Case]:
     """Runs in the order of a fixed seed, without end."""
     rng = random.Random(20261128)
     while True:
-        devices = rng.choice((1, 4, 8, 16, 24, 32, 64, 128))
+        devices = rng.choice((1, 4, 8, 16, 24, 32, 64, 128, 256, 512))
         per_device = rng.choice((1, 2, 4, 8))
         fixed = rng.choice(({}, {}, {}, {"recompute": "full"}, {"zero_stage": [0, 1]}, {"offload": "none"}, {"pp": 1}))
         goal = Goal(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 96_600, 671  # of all kinds, in Python files
+LINES, FILES = 96_600, 673  # of all kinds, in Python files
 
 BUDGET = {
     "accept": 470,
@@ -30,8 +30,8 @@ BUDGET = {
     "model": 2_120,
     "parallel": 3_440,
     "parity": 790,
-    "plan": 6_965,  # the host's memory, the largest micro-batch, what was never measured
-    "report": 4_045,  # what a total leaves out
+    "plan": 7_440,  # bounds on memory; precisions, recomputed modules and what is unusual as matters of the search
+    "report": 4_050,  # what a total leaves out; fewer bits
     "serve": 360,
     "spec": 6_620,  # all mistakes at once; folders that were moved; stages of embedding or head alone
     "track": 1_190,  # a line before silence
