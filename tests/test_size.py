@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 96_600, 673  # of all kinds, in Python files
+LINES, FILES = 97_400, 674  # of all kinds, in Python files
 
 BUDGET = {
     "accept": 470,
