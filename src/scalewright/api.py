@@ -168,7 +168,8 @@ def plan(
     )  # fmt: skip
     cost = None
     if yours is not None:  # before the search: a layout that is refused is refused at once
-        sized = {**sizes, "precision": "auto" if precision == "any" else precision}
+        own = question.layout.precision if question.states_layout else "auto" if precision == "any" else precision
+        sized = {**sizes, "precision": own}
         cost = predict(question, place, {**sized, **yours} if isinstance(yours, Mapping) else yours)
     answer = answer_plan(
         question, goal, [*assumed, *filled, *notes.used(max([goal.devices, *counts]), place)],
@@ -177,6 +178,10 @@ def plan(
     )  # fmt: skip
     if cost is not None:
         answer = replace(answer, yours=_beside(cost, answer.plan.best[0].prediction.tokens_per_s))
+        theirs, searched = cost["layout"]["precision"], answer.plan.template.precision
+        if theirs != searched:
+            note = f"yours is priced in {theirs}, the plan in {searched}: --precision {theirs} searches in yours"
+            answer = replace(answer, assumed=[*answer.assumed, note])
     if emit:
         changed = seq_len is not None or optimizer is not None or diloco is not None  # more than its layout
         own = model if isinstance(model, Question) and not changed else question

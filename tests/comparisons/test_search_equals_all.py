@@ -9,8 +9,8 @@ from search_equals_all import cases, compare
 
 
 def test_a_sample_has_the_same_winners(monkeypatch: Any) -> None:
-    monkeypatch.setattr("search_equals_all.MOST", 20_000)
-    rows = [row for row in map(compare, itertools.islice(cases(), 24)) if row is not None]
-    assert len(rows) > 8
-    assert sum(row["fit"] for row in rows) > 1000
+    monkeypatch.setattr("search_equals_all.MOST", 8_000)
+    rows = [row for row in map(compare, itertools.islice(cases(), 16)) if row is not None]
+    assert len(rows) > 3
+    assert sum(row["fit"] for row in rows) > 500
     assert all(row["same"] and not row["front_lacks"] for row in rows)
