@@ -168,8 +168,8 @@ def plan(
     )  # fmt: skip
     cost = None
     if yours is not None:  # before the search: a layout that is refused is refused at once
-        own = question.layout.precision if question.states_layout else "auto" if precision == "any" else precision
-        sized = {**sizes, "precision": own}
+        stated = "auto" if precision == "any" else precision
+        sized = {**sizes, "precision": question.layout.precision if question.states_layout else stated}
         cost = predict(question, place, {**sized, **yours} if isinstance(yours, Mapping) else yours)
     answer = answer_plan(
         question, goal, [*assumed, *filled, *notes.used(max([goal.devices, *counts]), place)],
