@@ -134,8 +134,12 @@ def _preferred(document: PlanDocument, best: Estimate) -> Iterator[Line]:
         margin = f" within {100 * within:g}%" if within else ""
         seconds = other.number("step_time_s")
         time = f"{short_time(seconds)}, " if seconds else ""
-        yield Line("simplest", f"the first is the simplest{margin} of the fastest ({time}{cost:.1f}% less): "
-                   f"{one_line(layout)}")  # fmt: skip
+        fastest = f"({time}{cost:.1f}% less): {one_line(layout)}"
+        if strange := other.lines("unusual"):  # which needs a margin of its own (plan/search/unusual.py)
+            words = f"the first is more usual than the fastest {fastest}, unusual by {', '.join(strange)}"
+            yield Line("usual", words)
+            return
+        yield Line("simplest", f"the first is the simplest{margin} of the fastest {fastest}")
 
 
 def faster(option: Reader) -> str:
