@@ -254,7 +254,7 @@ def test_questions_that_have_no_answer(call_cli, arguments, words):
 
 def test_what_was_found_before_ctrl_c_is_printed(call_cli, monkeypatch):
     """The search is told to stop before its end, as a Ctrl-C tells it."""
-    monkeypatch.setattr("scalewright.cli.output._interrupts", stop_after(6))
+    monkeypatch.setattr("scalewright.cli.output._interrupts", stop_after(3))
     large = "--cluster dgx-h100 --devices 512 --seq-len 8192 --global-batch 1024 --framework unknown --json"
     answer = call_cli("plan", "llama-3.1-70b", *large.split())
     assert answer.code == 130
