@@ -30,10 +30,10 @@ BUDGET = {
     "model": 2_120,
     "parallel": 3_440,
     "parity": 790,
-    "plan": 7_440,  # bounds on memory; precisions, recomputed modules and what is unusual as matters of the search
-    "report": 4_050,  # what a total leaves out; fewer bits
+    "plan": 7_450,  # bounds on memory; precisions, recomputed modules and what is unusual as matters of the search
+    "report": 4_065,  # what a total leaves out; fewer bits, what is unusual
     "serve": 360,
-    "spec": 6_620,  # all mistakes at once; folders that were moved; stages of embedding or head alone
+    "spec": 6_625,  # precisions and modules of trainers; all mistakes at once; folders that were moved; stages of embedding or head alone
     "track": 1_190,  # a line before silence
     "train": 6_420,  # folders that were moved; own optimizers tried, and measured
     "": 315,  # an own optimizer priced
