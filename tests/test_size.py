@@ -33,7 +33,7 @@ BUDGET = {
     "plan": 7_450,  # bounds on memory; precisions, recomputed modules and what is unusual as matters of the search
     "report": 4_065,  # what a total leaves out; fewer bits, what is unusual
     "serve": 360,
-    "spec": 6_625,  # precisions and modules of trainers; all mistakes at once; folders that were moved; stages of embedding or head alone
+    "spec": 6_625,  # all mistakes at once; folders that were moved; stages of ends alone; what trainers recompute
     "track": 1_190,  # a line before silence
     "train": 6_420,  # folders that were moved; own optimizers tried, and measured
     "": 315,  # an own optimizer priced

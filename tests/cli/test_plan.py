@@ -153,7 +153,7 @@ def test_what_train_runs_is_a_column_of_our_own_plans_alone(call_cli):
 
 
 def test_the_terminal_names_better_counts_and_what_was_preferred(call_cli):
-    """100 devices leave few layouts; the simplest comes before a faster one, by a margin of 2% by default, and the usual
+    """100 devices leave few layouts; the simplest comes before a faster one, by a margin of 2%, and the usual
     before what nobody has measured."""
     odd = "--cluster dgx-h100 --devices 100 --seq-len 8192 --global-batch 512 --top 1"
     answer = call_cli("plan", "llama-3.1-8b", *odd.split(), "--json").json()
