@@ -121,7 +121,7 @@ def numbers(outcome: Outcome, cpu: float) -> dict[str, Any]:
         **{key: best[key] for key in keys}, "usable_gib": best["device"]["usable_gib"],
         "assumed": outcome.answer["assumed"], "simpler_than": best["simpler_than"],
         "beyond": [_some(faster, "needs", "gain_pct", "layout") for faster in outcome.answer["beyond"]],
-        "asked": _some(outcome.answer["asked"], "why", "layout", "slower_pct", "fits"),
+        "asked": _some(outcome.asked, "why", "layout", "slower_pct", "fits"),
     }  # fmt: skip
 
 

@@ -65,6 +65,13 @@ class Outcome:
         """It in a line."""
         return one_line(self.best["layout"])
 
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """The layout of `--why-not`; what its words leave open is as is best."""
+        asked = self.answer["asked"]
+        best = {**asked, **asked["best_such"], "fits": True} if "best_such" in asked else asked
+        return dict(best)
+
     def published(self) -> tuple[str, float, float] | None:
         """The published number's key, that number, and the plan's own of the same key."""
         for key in PUBLISHED:
@@ -97,7 +104,7 @@ class Outcome:
         if key == "published_in_band":
             return self._in_band()
         if key == "asked_slower_pct":
-            return round(self.answer["asked"]["slower_pct"], 2)
+            return round(self.asked["slower_pct"], 2)
         return self.best["layout"][key] if key in self.best["layout"] else self.best[key]
 
     def _in_band(self) -> bool:

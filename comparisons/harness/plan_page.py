@@ -29,12 +29,12 @@ its line claims ([the cases](../comparisons/harness/plan_cases.yaml)).
 
     python comparisons/plans.py                    # about two minutes; needs matplotlib
 
-Ranked is the step's time; of those within 2% of the fastest (`--margin`) the layout with the fewest axes,
-then the fewest techniques, comes first. Times are medians, with the span that 8 of 10 measured steps should
-fall in. Without `--framework` a plan is of what `scalewright train` runs; what that can't run is never
-listed, but named with its gain (*beyond*). Memory is the worst rank's, beside what a device gives a
-trainer. "Without" takes one thing away and leaves the rest as it is. Accuracy of prices:
-[accuracy](accuracy.md); how a plan is made: [planning](planning.md).
+Ranked is the step's time, with 5% more for what nobody has measured or hardly anybody runs; of those within 2%
+of the first (`--margin`) the layout with the fewest axes, then the fewest techniques, is taken. Times are
+medians, with the span that 8 of 10 measured steps should fall in. Without `--framework` a plan is of what
+`scalewright train` runs; what that can't run is never listed, but named with its gain (*beyond*). Memory is
+the worst rank's, beside what a device gives a trainer. "Without" takes one thing away and leaves the rest as
+it is. Accuracy of prices: [accuracy](accuracy.md); how a plan is made: [planning](planning.md).
 """
 PICTURE = "![Where the step's time goes, in each of the plans](plans/parts.png)"
 
@@ -108,7 +108,7 @@ def _published(outcome: Outcome) -> str:
 
 def _asked(outcome: Outcome) -> str:
     """The layout of `--why-not`, beside the plan."""
-    asked = outcome.answer["asked"]
+    asked = outcome.asked
     if not asked["fits"]:
         return f" Instead, {outcome.case.asked}: does not fit, {gib(asked['lacks_gib'])} short."
     slower = asked["slower_pct"]

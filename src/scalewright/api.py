@@ -51,12 +51,9 @@ def predict(
     from scalewright.plan import defaults
     from scalewright.plan.answer import answer
     from scalewright.plan.ask import ask
-    from scalewright.plan.frameworks import find_framework
     from scalewright.plan.predict import price as price_question
     from scalewright.plan.whole_run import WholeRun
     from scalewright.spec.diloco import check_diloco
-    from scalewright.spec.layout import Layout
-    from scalewright.spec.layout_check import check_layout
 
     run = WholeRun(tokens, price, currency, goodput)
     run.check()
@@ -75,17 +72,13 @@ def predict(
         resized = question.resized(stated.get("devices"), stated.get("global_batch"), stated.get("micro_batch", 0))
         sizes += resized.notes({*stated, *left_out})
         stated = {**{key: value for key, value in resized.layout.dump().items() if key not in left_out}, **stated}
-    sizes += defaults.fill_devices(stated)
-    trainer = find_framework(question.framework, software_version)
-    zero = defaults.usual_zero(stated, trainer, place)
     ours = question.states_layout and question.form is None  # `train` runs such a file with 1
-    micro = [] if ours else defaults.fill_micro_batch(stated, question)
-    full = Layout.parse(stated, "layout")
-    check_layout(full, question.model, question.seq_len)
+    full, filled = defaults.complete(stated, question, micro_batch=not ours)
     check_diloco(question.run.diloco, full, question.model.num_hidden_layers)
     prediction = price_question(question.with_layout(full))
-    filled = defaults.assumptions(stated, full, prediction.request)
-    assumed = [*notes.length, *sizes, *zero, *micro, *filled, *notes.used(full.devices, place)]
+    said = {*stated, *(note.split()[0] for note in filled)}
+    left = defaults.assumptions(said, full, prediction.request)
+    assumed = [*notes.length, *sizes, *filled, *left, *notes.used(full.devices, place)]
     if tokens is not None and cluster != "local":
         run = run.priced_at(place.price_per_device_hour)
     unread = [item._asdict() for item in question.unread]
@@ -175,7 +168,8 @@ def plan(
     )  # fmt: skip
     cost = None
     if yours is not None:  # before the search: a layout that is refused is refused at once
-        sized = {**sizes, "precision": precision}
+        stated = "auto" if precision == "any" else precision
+        sized = {**sizes, "precision": question.layout.precision if question.states_layout else stated}
         cost = predict(question, place, {**sized, **yours} if isinstance(yours, Mapping) else yours)
     answer = answer_plan(
         question, goal, [*assumed, *filled, *notes.used(max([goal.devices, *counts]), place)],
@@ -184,6 +178,10 @@ def plan(
     )  # fmt: skip
     if cost is not None:
         answer = replace(answer, yours=_beside(cost, answer.plan.best[0].prediction.tokens_per_s))
+        theirs, searched = cost["layout"]["precision"], answer.plan.template.precision
+        if theirs != searched:
+            note = f"yours is priced in {theirs}, the plan in {searched}: --precision {theirs} searches in yours"
+            answer = replace(answer, assumed=[*answer.assumed, note])
     if emit:
         changed = seq_len is not None or optimizer is not None or diloco is not None  # more than its layout
         own = model if isinstance(model, Question) and not changed else question

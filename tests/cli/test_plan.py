@@ -153,7 +153,8 @@ def test_what_train_runs_is_a_column_of_our_own_plans_alone(call_cli):
 
 
 def test_the_terminal_names_better_counts_and_what_was_preferred(call_cli):
-    """100 devices leave few layouts; the simplest comes before a faster one, by a margin of 2% by default."""
+    """100 devices leave few layouts; the simplest comes before a faster one, by a margin of 2%, and the usual
+    before what nobody has measured."""
     odd = "--cluster dgx-h100 --devices 100 --seq-len 8192 --global-batch 512 --top 1"
     answer = call_cli("plan", "llama-3.1-8b", *odd.split(), "--json").json()
     shown = " ".join(call_cli("plan", "llama-3.1-8b", *odd.split()).out.split())
@@ -161,8 +162,9 @@ def test_the_terminal_names_better_counts_and_what_was_preferred(call_cli):
     assert f"a global batch of {batch['global_batch']} instead of 512 is" in shown
     assert f"{fewer['devices']} of your 100 devices are" in shown
     faster = answer["best"][0]["simpler_than"]
-    assert 0.05 < faster["cost_pct"] < 2
-    assert f"the first is the simplest within 2% of the fastest ({faster['step_time_s']:.1f} s, " in shown
+    assert 0.05 < faster["cost_pct"] < 12.5
+    said = "more usual than the fastest" if faster["unusual"] else "the simplest within 2% of the fastest"
+    assert f"the first is {said} ({faster['step_time_s']:.1f} s, " in shown
     assert f"{faster['cost_pct']:.1f}% less)" in shown
     plain = call_cli("plan", *SMALL, "--top", "1", "--margin", "0").out
     assert "simplest within" not in plain
@@ -252,7 +254,7 @@ def test_questions_that_have_no_answer(call_cli, arguments, words):
 
 def test_what_was_found_before_ctrl_c_is_printed(call_cli, monkeypatch):
     """The search is told to stop before its end, as a Ctrl-C tells it."""
-    monkeypatch.setattr("scalewright.cli.output._interrupts", stop_after(6))
+    monkeypatch.setattr("scalewright.cli.output._interrupts", stop_after(3))
     large = "--cluster dgx-h100 --devices 512 --seq-len 8192 --global-batch 1024 --framework unknown --json"
     answer = call_cli("plan", "llama-3.1-70b", *large.split())
     assert answer.code == 130

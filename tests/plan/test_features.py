@@ -31,6 +31,7 @@ def test_the_list_is_that_of_the_bundled_runs() -> None:
     listed = read_yaml(DATA / "measured.yaml")
     assert set(listed["features"]) == {name for request in runs for name in features(request)}
     assert listed["devices"] == max(request.devices for request in runs)
+    assert listed["sizes"] == {axis: max(getattr(r, axis) for r in runs) for axis in ("tp", "pp", "cp", "ep")}
 
 
 def test_a_measured_layout_is_not_called_strange() -> None:

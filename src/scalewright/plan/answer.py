@@ -21,6 +21,7 @@ from scalewright.plan.predict import Prediction, layout_keys
 from scalewright.plan.records import Fix, Gain, Link, Nearby, Removed, Stage, Total
 from scalewright.plan.request import Request
 from scalewright.plan.search.choices import Choice, Plan
+from scalewright.plan.search.precisions import LowPrecision
 from scalewright.plan.stages import stages
 from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.layout import Layout
@@ -98,6 +99,7 @@ class PlanAnswer:
     emitted: dict[str, object] | None = None  # the user's own file in the best layout
     source: Mapping[str, object] | None = None  # the trainer and the file that the run was read from
     unread: Sequence[dict[str, object]] = ()
+    precisions: Sequence[LowPrecision] = ()  # what fewer bits would gain
 
     def dump(self) -> dict[str, object]:
         """The keys of `plan --json`."""
@@ -105,7 +107,7 @@ class PlanAnswer:
         best[0]["simpler_than"] = self.plan.simpler_than()
         trainable = self.trainable.dump() if self.trainable else None
         keys = self.plan.dump() | {"assumed": list(self.assumed), "best": best, "pareto": pareto, "beyond": beyond}
-        keys |= {"nearby": self.nearby, "best_trainable": trainable}
+        keys |= {"nearby": self.nearby, "best_trainable": trainable, "precisions": list(self.precisions)}
         asked = {"asked": self.asked, "scaling": self.scaling}
         keys |= {key: value for key, value in asked.items() if value is not None}
         keys |= {"run": self.run, "run_yaml": self.run_yaml, **(self.written or {})}

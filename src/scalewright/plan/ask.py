@@ -19,6 +19,7 @@ from scalewright.plan.answer import ChoiceAnswer, PlanAnswer, answer
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.branch_and_bound import Stop, Tell
 from scalewright.plan.search.objective import Goal
+from scalewright.plan.search.precisions import ANY, gains, search_any
 from scalewright.plan.search.run_file import planned, run_file
 from scalewright.plan.search.scaling import nearby, scaling
 from scalewright.plan.search.search import Choice, Plan, search
@@ -125,10 +126,13 @@ def answer_plan(
     run.check(priced=goal.objective != "time")
     if question.cluster is not None:
         run = run.priced_at(question.cluster.price_per_device_hour)
-    plan = search(question, goal, tell=tell, stop=stop)
+    find = search_any if goal.precision == ANY else search
+    plan = find(question, goal, tell=tell, stop=stop)
     notes = [*assumed, *plan.assumed, *run.assumed(goal.devices)]
     if goal.precision == "auto":
         notes.append(f"precision {plan.template.precision} (auto)")
+    if goal.precision == ANY:
+        notes.append(f"precision {plan.template.precision} (the fastest)")
 
     def chosen(choice: Choice, explain: bool = False) -> ChoiceAnswer:
         return ChoiceAnswer(answer(choice.prediction, run=run, explain=explain, assumed=assumed), choice)
@@ -140,6 +144,7 @@ def answer_plan(
         best=[chosen(choice, explain) for choice in plan.best],
         pareto=[chosen(choice) for choice in plan.pareto],
         beyond=[replace(chosen(layout.choice), needs=layout.needs, gain_pct=layout.gain_pct) for layout in plan.beyond],
+        precisions=gains(plan, stop) if explain and plan.complete else [],
         nearby=nearby(plan) if explain and plan.complete else [],
         trainable=chosen(plan.trainable) if plan.trainable else None,
         run=planned(plan, plan.best[0].layout, data),

@@ -3,9 +3,10 @@
     given {nodes: 64, tp: 8}  -->  layout {devices: 512, tp: 8, zero_stage: 3, ...}
                                    assumed ["zero_stage 3", "micro_batch 2 (the largest that fits)", ...]
 
-A layout's defaults are those of `train`, except another trainer's ZeRO stage, which is usual with it, and the
-micro-batch: a question or another trainer's script without one asks what the device can do, and a run file without one
-runs with 1.
+A layout's defaults are those of `train`, except another trainer's ZeRO stage, which is usual with it, the schedule of
+virtual stages, and the micro-batch: a question or another trainer's script without one asks what the device can do, and
+a run file without one runs with 1. `complete` is the one place that fills in a layout: of `predict`, and of the layouts
+that `plan --near` and `plan --why-not` are asked about.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from math import gcd, isfinite
 from typing import Any
 
 from scalewright.plan.chips import WIDTHS
-from scalewright.plan.frameworks import OURS, Framework, check_name, find_framework
+from scalewright.plan.frameworks import OURS, Framework, check_name, find_framework, of_framework
 from scalewright.plan.predict import predict_table
 from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import Request, from_question
 from scalewright.plan.rows.cells import MOST
+from scalewright.spec.capabilities import Capabilities
 from scalewright.spec.common.formatting import counted
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
@@ -105,6 +107,33 @@ def fill_devices(keys: LayoutKeys) -> list[str]:
     shard = experts // gcd(experts, ranks)
     keys["devices"] = ranks * keys.get("pp", 1) * keys.get("dp_replicate", 1) * shard
     return [f"devices {keys['devices']}"]
+
+
+def complete(keys: LayoutKeys, question: Question, *, micro_batch: bool = True) -> tuple[Layout, list[str]]:
+    """A layout from some of its keys, checked against the run, and what was filled in; with `micro_batch` that, too.
+
+    Raises UserError for keys that go together in no layout.
+    """
+    assert question.cluster is not None
+    keys = dict(keys)
+    notes = fill_devices(keys)
+    trainer = find_framework(question.framework, question.version, question.cluster.device.kind)
+    notes += [*usual_zero(keys, trainer, question.cluster), *usual_schedule(keys, of_framework(trainer))]
+    if micro_batch:
+        notes += fill_micro_batch(keys, question)
+    layout = Layout.parse(keys, "layout")
+    check_layout(layout, question.model, question.seq_len)
+    return layout, notes
+
+
+def usual_schedule(keys: LayoutKeys, trainer: Capabilities) -> list[str]:
+    """Sets the schedule of a pipeline that has none: 1F1B, interleaved with chunks, or the trainer's first."""
+    depth, chunks = keys.get("pp") or 1, keys.get("virtual_stages") or 1
+    if keys.get("schedule") or depth == 1:
+        return []
+    usual = "interleaved" if chunks > 1 else "1f1b"
+    keys["schedule"] = usual if trainer.allows("schedule", usual) else trainer.axes["schedule"][0]
+    return [] if keys["schedule"] == "1f1b" else [f"schedule {keys['schedule']}"]
 
 
 def usual_zero(keys: LayoutKeys, trainer: Framework, cluster: ClusterSpec) -> list[str]:

@@ -13,7 +13,7 @@ trainer, so that it counts with the trainer; the other features are much the sam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
@@ -74,16 +74,23 @@ def _family(r: Request) -> str:
     return re.sub(r"-(\d{4}|gpu|bridge)$", "", r.framework.name)
 
 
+def measured_sizes() -> Mapping[str, int]:
+    """The largest tp, pp, cp and ep of any bundled run."""
+    return _measured().sizes
+
+
 class _Measured(NamedTuple):
-    """Of the bundled runs: what they have, what of it in some pair, and the devices of the largest."""
+    """Of the bundled runs: what they have, what of it in some pair, and the most devices and ranks of an axis."""
 
     features: frozenset[str]
     paired: frozenset[str]
     devices: int
+    sizes: Mapping[str, int]
 
 
 @lru_cache(maxsize=1)
 def _measured() -> _Measured:
     table = read_yaml(DATA / "measured.yaml")
     pairs = [name.split(" and ") for name in table["features"] if " and " in name]
-    return _Measured(frozenset(table["features"]), frozenset(part for pair in pairs for part in pair), table["devices"])
+    paired = frozenset(part for pair in pairs for part in pair)
+    return _Measured(frozenset(table["features"]), paired, table["devices"], table["sizes"])

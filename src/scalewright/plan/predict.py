@@ -204,7 +204,8 @@ def _recompute(request: Request) -> Any:
         return {"budget": request.share}
     if request.recompute == "share":
         return {"every": round(1 / request.share)}
-    return "selective" if request.recompute in ("core", request.framework.selective) else request.recompute
+    named = ("core", "modules", request.framework.selective)  # what trainers mean by the word
+    return "selective" if request.recompute in named else request.recompute
 
 
 def bottleneck(prediction: Prediction) -> str:

@@ -37,6 +37,8 @@ class Capabilities:
     title: str = ""  # its name in its own spelling
     devices: tuple[str, ...] = ()  # kinds of device that it runs on; none: not known, any
     why: Mapping[str, str] = field(default_factory=dict)  # axis -> the reason for what it lacks of it
+    low: tuple[str, ...] = ()  # precisions of fewer than 16 bits
+    modules: tuple[str, ...] = ()  # parts of a block that it recomputes by themselves, the cheap ones
 
     def runs_on(self, kind: str) -> bool:
         """Whether it runs on devices of this kind: gpu, tpu, npu, cpu or mps."""
@@ -80,7 +82,10 @@ def find_capabilities(trainer: str, version: str | None = None) -> Capabilities:
     ]
     axes = {axis: tuple(values) for had in (entry["axes"], *older) for axis, values in had.items()}
     never, devices = tuple(entry.get("never", ())), tuple(entry.get("devices", ()))
-    return Capabilities(trainer, axes, never, entry["source"], True, title, devices, entry.get("why", {}))
+    low, modules = tuple(entry.get("low", ())), tuple(entry.get("modules", ()))
+    if version and _number(version) < _number(entry.get("modules_since", "0")):
+        modules = ()
+    return Capabilities(trainer, axes, never, entry["source"], True, title, devices, entry.get("why", {}), low, modules)
 
 
 def trainers_on(kind: str) -> list[str]:

@@ -293,6 +293,7 @@ class Count:
         return self.active - self.embedding - self.head
 
 
+@lru_cache(maxsize=4096)
 def count(model: ModelSpec) -> Count:
     """Exact parameter counts of a model; one layer of each kind is counted for all of that kind."""
     before, after = list(_before(model)), list(_after(model))

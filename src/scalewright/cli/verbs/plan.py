@@ -49,7 +49,7 @@ def plan(
     global_batch_tokens: Annotated[int | None, flag("The same, in tokens.")] = None,
     objective: Annotated[str, choice("objective", AIMS, "What is best.")] = "time",
     fix: Annotated[str | None, option("KEY=VALUE,...", "Hold axes: tp=8,pp=4 or tp=[4,8].")] = None,
-    precision: Annotated[str, flag("auto, fp32, tf32, bf16, fp16, fp8, ...")] = "auto",
+    precision: Annotated[str, flag("auto, fp32, tf32, bf16, fp16, fp8, ...; any: the fastest.")] = "auto",
     memory_headroom: Annotated[
         float | None, flag("Share of the memory to leave free; default: what p90 of the prediction needs.")
     ] = None,

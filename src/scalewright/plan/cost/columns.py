@@ -126,7 +126,7 @@ class Columns:
     @cached_property
     def padded(self) -> Padded:
         """Sums over this package's own tensors; asked for only where a table has rows of its trainer."""
-        return padded(self.table)
+        return padded(self.table, self.facts.sums)
 
     @cached_property
     def budget(self) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -111,11 +111,12 @@ class WorkFacts(PerUnit):
 
 @dataclass(frozen=True)
 class Facts:
-    """Numbers of every unit."""
+    """Numbers of every unit; `sums`: what padded.py has summed up for some."""
 
     chips: ChipFacts
     trainers: TrainerFacts
     works: WorkFacts
+    sums: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)
 
 
 def unit_facts(units: Sequence[Unit]) -> Facts:

@@ -91,6 +91,11 @@ def memory(at: Columns) -> Memory:
     return Memory(parts, peak, totals, usable, *memory_band(at, peak), memory_kinds(at, parts, peak))
 
 
+def first_rank(at: Columns) -> dict[str, np.ndarray]:
+    """Bytes by kind on the first pipeline rank alone: the worst has at least as many in all."""
+    return rank_memory(at, places(at.table)[1], block_bytes(at))
+
+
 def host_bytes(at: Columns, usage: Memory, asked: np.ndarray | bool = True) -> np.ndarray:
     """Bytes of host memory for each device that the rows of the mask `asked` need for what they offload."""
     rows, host = np.flatnonzero(asked & (at.table.offload != OFFLOADS.index("none"))), np.zeros(len(at.table))

@@ -21,11 +21,15 @@ from scalewright.spec.compress import factors, rank_of
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import padded_rows
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import layer_kinds
 from scalewright.spec.optimizers import Optimizer, is_matrix
-from scalewright.spec.placement import local_shape, place
-from scalewright.spec.tensors import TensorSpec
+from scalewright.spec.placement import local_shape, place, place_plain
+from scalewright.spec.tensors import TensorSpec, block_tensors
 
 TIED = REGIONS  # a region more: the embedding, where the last stage is on another rank and uses it, too
+
+
+Known = dict[tuple[str, int], np.ndarray]  # by the kind of sum, and unit and ranks in one number
 
 
 class Sums(NamedTuple):
@@ -63,8 +67,8 @@ class Padded:
     experts: ExpertSums
 
 
-def padded(table: Table) -> Padded:
-    """What the sums over this package's own tensors are, of every row."""
+def padded(table: Table, known: Known) -> Padded:
+    """What the sums over this package's own tensors are, of every row; `known`: those of the table's units so far."""
     replica = table.dp * table.cp / table.dp_replicate
     sharded = (table.zero_stage >= 1) & ((replica > 1) | table.offloads("parameters"))
     ranks = np.where(sharded, replica, 1.0)
@@ -77,37 +81,56 @@ def padded(table: Table) -> Padded:
     def experts(u: Unit, shards: int) -> np.ndarray:
         return _experts(u.model, u.sizes.ep, u.sizes.etp, shards, u.optimizer, rank_of(u.compress))
 
-    regions = Sums(*np.moveaxis(_by_unit(table, ranks, dense), 2, 0))
-    return Padded(sharded, ranks, shared, regions, ExpertSums(*_by_unit(table, shared, experts).T))
+    regions = Sums(*np.moveaxis(_by_unit(table, ranks, dense, known), 2, 0))
+    return Padded(sharded, ranks, shared, regions, ExpertSums(*_by_unit(table, shared, experts, known).T))
 
 
-def _by_unit(table: Table, ranks: np.ndarray, sums: Callable[[Unit, int], np.ndarray]) -> np.ndarray:
+def _by_unit(table: Table, ranks: np.ndarray, sums: Callable[[Unit, int], np.ndarray], known: Known) -> np.ndarray:
     """[rows, ...]: `sums` of every row's unit and number of ranks, called once for each pair."""
-    pairs, inverse = np.unique(table.unit * 2.0**31 + ranks, return_inverse=True)
-    split = zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True)
-    return np.array([sums(table.units[int(index)], int(shards)) for index, shards in split])[inverse.reshape(-1)]
+    pairs, inverse = np.unique(table.unit * 2**31 + ranks.astype(np.int64), return_inverse=True)
+    name, values = sums.__name__, []
+    for pair in pairs.tolist():
+        if (name, pair) not in known:
+            index, shards = divmod(pair, 2**31)
+            known[name, pair] = sums(table.units[index], shards)
+        values.append(known[name, pair])
+    return np.array(values)[inverse.reshape(-1)]
+
+
+# A tensor's shape on a rank, itself, the sums it waits for, and how many blocks have one like it
+Held = tuple[tuple[int, ...], TensorSpec, tuple[str, ...], int]
 
 
 @lru_cache(maxsize=65536)
 def _experts(model: ModelSpec, ep: int, etp: int, ranks: int, optimizer: Optimizer, rank: int) -> np.ndarray:
     sums = np.zeros(len(ExpertSums._fields))
-    if model.moe is None:
-        return sums
-    layout = Layout(devices=ep * etp, ep=ep, etp=etp, zero_stage=0)
-    for held in place(model, layout):
-        if held.tensor.role.startswith("expert") and held.tensor.layer < model.num_hidden_layers:
-            shape = local_shape(held, {"ep": 0, "etp": 0}, {"ep": ep, "etp": etp})
-            size = padded_rows(shape, ranks)
-            kept = optimizer.state_bytes(held.tensor, size // ranks)
-            p, q = factors(shape, rank, stacked=True, partial=bool(held.grad_sum))
-            sums += np.array([size, size * ("etp" in held.grad_sum), kept, size * (p > 0), p, q])
+    for shape, tensor, waits, many in _local_experts(model, ep, etp):
+        size = padded_rows(shape, ranks)
+        kept = optimizer.state_bytes(tensor, size // ranks)
+        p, q = factors(shape, rank, stacked=True, partial=bool(waits))
+        sums += many * np.array([size, size * ("etp" in waits), kept, size * (p > 0), p, q])
     return np.asarray(sums / model.num_hidden_layers)
+
+
+@lru_cache(maxsize=1024)
+def _local_experts(model: ModelSpec, ep: int, etp: int) -> tuple[Held, ...]:
+    """The tensors of a rank's experts, of a block of each kind."""
+    if model.moe is None:
+        return ()
+    layout = Layout(devices=ep * etp, ep=ep, etp=etp, zero_stage=0)
+    coords, sizes = {"ep": 0, "etp": 0}, {"ep": ep, "etp": etp}
+    return tuple(
+        (local_shape(held, coords, sizes), held.tensor, held.grad_sum, many)
+        for layer, many in layer_kinds(model)
+        for held in place_plain(block_tensors(model, layer), layout)
+        if held.tensor.role.startswith("expert")
+    )
 
 
 @lru_cache(maxsize=65536)
 def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimizer, rank: int) -> np.ndarray:
     elements, layers = np.zeros((REGIONS + 1, len(Sums._fields))), model.num_hidden_layers
-    for shape, tensor, sums in _local_shapes(model, tp, sp):
+    for shape, tensor, sums, many in _local_shapes(model, tp, sp):
         layer, rest = tensor.layer, float(not is_matrix(tensor))
         inside = 0 <= layer < layers
         region = BLOCK if inside else EXTRA if tensor.name.startswith("mtp.") else BEFORE if layer < 0 else AFTER
@@ -115,7 +138,7 @@ def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimiz
         kept = optimizer.state_bytes(tensor, size // ranks)
         p, q = factors(shape, rank, stacked=False, partial=bool(sums))
         summed = size * ("tp" in sums), size * ("kv" in sums)
-        numbers = np.array([size, *summed, size * rest, kept, size * (p > 0), p, q])
+        numbers = many * np.array([size, *summed, size * rest, kept, size * (p > 0), p, q])
         elements[region] += numbers
         if tensor.tied_to:
             elements[TIED] += numbers
@@ -123,16 +146,14 @@ def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimiz
     return elements
 
 
-Held = tuple[tuple[int, ...], TensorSpec, tuple[str, ...]]  # a tensor's shape on a rank, itself, the sums it waits for
-
-
 @lru_cache(maxsize=1024)
 def _local_shapes(model: ModelSpec, tp: int, sp: bool) -> tuple[Held, ...]:
-    """The dense tensors of a tensor-parallel rank."""
+    """The dense tensors of a tensor-parallel rank; of alike blocks those of the first."""
     layout = Layout(devices=tp, tp=tp, sp=sp, zero_stage=0)
     coords, sizes = {"tp": 0}, {"tp": tp}
+    kinds, layers = dict(layer_kinds(model)), range(model.num_hidden_layers)
     return tuple(
-        (local_shape(held, coords, sizes), held.tensor, held.grad_sum)
+        (local_shape(held, coords, sizes), held.tensor, held.grad_sum, kinds.get(held.tensor.layer, 1))
         for held in place(model, layout)
-        if not held.tensor.role.startswith("expert")
+        if not held.tensor.role.startswith("expert") and (held.tensor.layer not in layers or held.tensor.layer in kinds)
     )

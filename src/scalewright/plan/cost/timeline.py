@@ -42,8 +42,8 @@ from scalewright.plan.cost.cpu import Cpu
 from scalewright.plan.cost.microbatch import exchanges, micro
 from scalewright.plan.cost.optimizer import offload
 from scalewright.plan.cost.pipeline import bubble, clocked, messages
-from scalewright.plan.cost.price_list import PriceList
-from scalewright.plan.cost.volumes import bytes_by_axis
+from scalewright.plan.cost.price_list import PriceList, price_list
+from scalewright.plan.cost.volumes import Volumes, bytes_by_axis
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.spec.volumes import During, Transfer
 
@@ -99,9 +99,25 @@ def step(at: PricedColumns) -> Step:
     )
 
 
-def _step(at: PricedColumns) -> Step:
-    """The step of rows that share a price list."""
-    table, c = at.table, at.c
+@dataclass
+class Inner:
+    """Seconds of a step's micro-batches and its pipeline, whatever is sharded; a number a row."""
+
+    of: dict[str, np.ndarray]  # of all micro-batches on the slowest rank, by what they are
+    slow: np.ndarray  # of one of them
+    fill: np.ndarray
+    message: np.ndarray
+    share: np.ndarray  # that waits for the host, before it is divided by the step
+
+    def take(self, rows: np.ndarray) -> Inner:
+        """The same of other rows, by their numbers here."""
+        of = {name: column[rows] for name, column in self.of.items()}
+        return Inner(of, self.slow[rows], self.fill[rows], self.message[rows], self.share[rows])
+
+
+def inner(at: PricedColumns) -> Inner:
+    """Micro-batches and pipeline of rows that share a price list."""
+    table = at.table
     sent, m = exchanges(at), table.accumulation
     prices, volumes = sent.prices, sent.volumes
     seats = places(table)
@@ -113,26 +129,45 @@ def _step(at: PricedColumns) -> Step:
     message = messages(at, seats, totals, volumes, prices)
     if isinstance(prices, Cpu):
         fill, message = clocked(at, costs, slow, fill, message, prices)
-    # what other trainers' ranks share is taken of the fullest, whichever it is
-    counted = seats if volumes.any_own and (table.pp > 1).any() else seats[:1]
-    dp = np.max([data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted], axis=0)
-    states, fixed = prices.update() + offload(at, slow), prices.fixed()
     of = {
         name: m * np.choose(which, [getattr(rank, name) for rank in ranks])
         for name in ("compute", "recompute", "tp", "cp", "ep", "host")
     }
     # ranks wait for a core where a crowd shares each; in a pipeline's fill the others have it
     turns = np.maximum((prices.crowd - 1) * (of["compute"] + of["recompute"] + of["host"]) - fill, 0.0)
-    plain = m * slow + fill + turns + message + dp + states + fixed
+    of["compute"] = of["compute"] + turns
+    return Inner(of, slow, fill, message, prices.beside * of["host"])  # a CPU's Python is timed, no wait
+
+
+def _step(at: PricedColumns) -> Step:
+    """The step of rows that share a price list."""
+    return outer(at, inner(at))
+
+
+def outer(at: PricedColumns, inside: Inner) -> Step:
+    """The step of rows whose micro-batches and pipeline are known."""
+    table, c, of, slow = at.table, at.c, inside.of, inside.slow
+    prices, volumes = price_list(at), Volumes(at)
+    seats = places(table)
+    # what other trainers' ranks share is taken of the fullest, whichever it is
+    counted = seats if volumes.any_own and (table.pp > 1).any() else seats[:1]
+    dp = np.max([data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted], axis=0)
+    states, fixed = states_seconds(at, slow, prices), prices.fixed()
+    turned = sum(of[name] for name in ("compute", "recompute", "tp", "cp", "ep", "host"))
+    plain = turned + inside.fill + inside.message + dp + states + fixed
     nodes = np.maximum(table.devices / np.maximum(at.chip.node, 1.0), 1.0)
     late = plain * c["wait.straggler"] * np.log2(nodes)
-    parts = {"compute": of["compute"] + turns, "tp_exposed": of["tp"], "dp_exposed": dp, "cp_exposed": of["cp"]}
-    parts |= {"ep_exposed": of["ep"], "pp_bubble": fill, "pp_exposed": message, "optimizer": states}
+    parts = {"compute": of["compute"], "tp_exposed": of["tp"], "dp_exposed": dp, "cp_exposed": of["cp"]}
+    parts |= {"ep_exposed": of["ep"], "pp_bubble": inside.fill, "pp_exposed": inside.message, "optimizer": states}
     parts |= {"recompute": of["recompute"], "other": of["host"] + fixed + late}
     forward, hardware = flops(at)
     detail = {"slow": slow, "late": late, "fixed": fixed}
-    share = prices.beside * of["host"] / np.maximum(plain, 1e-12)  # a CPU's Python is timed, no wait
-    return Step(plain + late, parts, forward, hardware, share, at, detail)
+    return Step(plain + late, parts, forward, hardware, inside.share / np.maximum(plain, 1e-12), at, detail)
+
+
+def states_seconds(at: PricedColumns, micro: np.ndarray, prices: PriceList) -> np.ndarray:
+    """Seconds of the optimizer's step, and of the host's traffic that micro-batches of `micro` seconds don't hide."""
+    return np.asarray(prices.update() + offload(at, micro))
 
 
 def flops(at: PricedColumns) -> tuple[np.ndarray, np.ndarray]:

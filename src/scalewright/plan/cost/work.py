@@ -130,17 +130,20 @@ def work(model: ModelSpec, sizes: Sizes) -> Work:
     """The work of a model cut to these sizes.
 
     Every number is a constant plus a multiple of the batch, so two batches give all others, if the head is in chunks
-    in all of them or in none.
+    in all three or in none.
     """
     even = not sizes.sp or (sizes.seq_len // sizes.cp) % sizes.tp == 0
     if sizes.batch <= 2 or sizes.seq_len % sizes.cp or not even:
         return _listed(model, sizes)
-    if len({block.head_in_chunks(model, replace(sizes, batch=batch)) for batch in (1, 2, sizes.batch)}) > 1:
+    chunks, first = block.head_in_chunks(model, sizes), 1
+    while block.head_in_chunks(model, replace(sizes, batch=first)) != chunks:
+        first += 1
+    if sizes.batch <= first + 1:
         return _listed(model, sizes)
-    single, double = (work(model, replace(sizes, batch=batch)) for batch in (1, 2))
-    more = sizes.batch - 1
-    changed = {name: getattr(single, name) + more * (getattr(double, name) - getattr(single, name)) for name in GROWS}
-    return replace(single, **changed)
+    least, next_one = (_listed(model, replace(sizes, batch=batch)) for batch in (first, first + 1))
+    more = sizes.batch - first
+    changed = {name: getattr(least, name) + more * (getattr(next_one, name) - getattr(least, name)) for name in GROWS}
+    return replace(least, **changed)
 
 
 def regions(model: ModelSpec, sizes: Sizes) -> list[tuple[int, float, Sequence[Operator]]]:
@@ -152,6 +155,7 @@ def regions(model: ModelSpec, sizes: Sizes) -> list[tuple[int, float, Sequence[O
     return [(BEFORE, 1.0, before), *blocks, (AFTER, 1.0, after), *extra]
 
 
+@lru_cache(maxsize=65536)
 def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     """The same, from the operators themselves."""
     layers = model.num_hidden_layers

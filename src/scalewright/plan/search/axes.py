@@ -19,7 +19,8 @@ import numpy as np
 from scalewright.plan.cost.table import stage_blocks
 from scalewright.plan.cost.units import Unit, unit_of
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request, recompute_of
-from scalewright.plan.search.space import Space
+from scalewright.plan.search.space import MODULES, Space
+from scalewright.plan.switches import NO_SWITCHES
 from scalewright.spec import layout_check
 from scalewright.spec.capabilities import Capabilities
 from scalewright.spec.errors import UserError
@@ -31,6 +32,7 @@ MIN_CP_TOKENS = 1024  # of a sequence on a cp rank: below, no compute overlaps w
 MAX_MICRO_TOKENS = 65536  # of a micro-batch on a rank: above, kernels gain nothing and activations don't fit
 MAX_TP_NODES = 2  # spanned by a tensor-parallel group
 MAX_CHUNKS = 6  # virtual stages, where they don't divide the layers
+SELECTIVE = Layout(recompute="selective")
 EVERY_NTH = (2, 3, 4)  # recompute every n-th block
 SYNCHRONOUS = tuple(name for name, kind in KINDS.items() if kind.flushes)  # others train on stale weights
 _AXES = "tp sp pp virtual_stages schedule cp cp_kind ep etp dp dp_replicate zero_stage"
@@ -78,17 +80,34 @@ def make_space(template: Request, global_batch: int, fixed: Fixed, trainer: Capa
     """The legal layouts of a run, perhaps none: axes in `fixed` have those values only, `trainer` limits the others."""
     if template.chip.timings is not None:  # processes of one machine, priced from its own timings
         fixed = {**UNTIMED, **fixed}
-    axes = AxisValues(fixed, trainer or Capabilities(""))
+    axes, asked = AxisValues(fixed, trainer or Capabilities("")), template
+    if "recompute" not in fixed:
+        template = with_modules(template, axes.trainer)
     pipe, pipes = _pipes(template, axes)
     cores, units = _cores(template, global_batch, axes, set(pipes))
     shard, shards = _shards(cores, axes)
     offloads = tuple(OFFLOADS.index(o) for o in axes.get("offload", OFFLOADS))
     recomputes = axes.get("recompute", ("none", "selective", "full", *({"every": n} for n in EVERY_NTH)))
     given = [Layout.parse({"recompute": value}) for value in recomputes]
-    kinds = [recompute_of(layout, template.framework, template.switches) for layout in given]
+    kinds = [recompute_of(layout, asked.framework, asked.switches) for layout in given]
     entries = tuple((*kind, value) for kind, value in zip(kinds, recomputes, strict=True))
+    if template is not asked:
+        entries = (*entries, ("modules", 1.0, {MODULES: sorted(template.switches.recompute_modules)}))
     never = axes.trainer.never
     return Space(template, global_batch, units, cores, pipe, pipes, shard, shards, entries, offloads, never)
+
+
+def with_modules(template: Request, trainer: Capabilities) -> Request:
+    """The run with the cheap modules that its trainer recomputes by themselves, those that the model has; or as it is.
+
+    A kind of recomputation beside the trainer's selective one; a run that names its modules has these alone.
+    """
+    if template.switches.recompute_modules or recompute_of(SELECTIVE, template.framework, NO_SWITCHES)[0] == "modules":
+        return template
+    model = template.model
+    has = {"layernorm": True, "moe_act": model.moe is not None, "mla_up_proj": bool(model.mla)}
+    words = frozenset(word for word in trainer.modules if has[word])
+    return replace(template, switches=replace(template.switches, recompute_modules=words)) if words else template
 
 
 def tensor_sizes(template: Request) -> tuple[int, ...]:

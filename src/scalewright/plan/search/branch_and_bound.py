@@ -1,42 +1,53 @@
-"""Branch and bound over the legal layouts of a run: each is priced, or pruned by a lower bound on its score.
+"""Branch and bound over the legal layouts of a run: each is priced, or pruned by a lower bound on its score or memory.
 
-    bound of a core             compute + exposed tp, cp + host     no pipeline, sharding, recomputation
-    bound of (core, pipe)       + bubble, pp and ep messages        no sharding
-    (core, pipe, shard)         priced; recomputation and offload only add time
-    rows that don't fit         priced with every recomputation, and with every offload if still too large
+    bound of a core                compute + exposed tp, cp + host     no pipeline, sharding, recomputation
+    of (core, pipe, offload)       + bubble, pp and ep messages        states shared by most ranks; and the memory
+                                   + optimizer, offload                that no sharding or recomputation goes below
+    (core, pipe, shard, offload)   priced; recomputation only adds time
+    rows that don't fit            with every recomputation: memory first, then the time of those that fit
 
-A row is pruned only if its bound is above `cutoff`: the best score so far times WINDOW, or that of the K-th
-kind of layout. So the best is exact, and the Pareto set is exact up to layouts WINDOW times slower.
+A row is pruned only if its bound is above `cutoff` (the best score so far times WINDOW, or that of the K-th kind of
+layout), if it can't fit, or if it offloads what fits without. So the best is exact, and the Pareto set is exact up to
+layouts WINDOW times slower. comparisons/search_equals_all.py prices everything, and compares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from scalewright.plan.request import OFFLOADS, SCHEDULES
-from scalewright.plan.search.pricer import Priced, Pricer, set_no_extras
-from scalewright.plan.search.space import Rows
+from scalewright.plan.request import OFFLOADS
+from scalewright.plan.search.pricer import BATCH, Pipes, Priced, Pricer
+from scalewright.plan.search.space import Rows, moves_activations
 from scalewright.spec.schedules.kinds import KINDS
 
 WINDOW, MAX_WINDOW = 1.10, 1.5
 # A schedule's order among layouts of equal score: 1F1B, the usual one, before GPipe, then the complex ones
 SCHEDULE_ORDER = np.array([2 * kind.complexity + (name != "1f1b") for name, kind in KINDS.items()])
-MAX_SEEDS = 60_000  # rows that are priced for a first cutoff
+SEEDS = 400  # pairs of core and pipe, best bounds first, that are priced for a first cutoff
+FIRST, MOST = 1024, 32768  # such pairs that are looked at together: numpy's calls cost as much as thousands of rows
+# Axes in which layouts differ, as reasons name them
+AXES = (
+    "tp", "sp", "pp", "cp", "cp_kind", "ep", "etp", "micro_batch", "schedule", "virtual_stages", "zero_stage",
+    "dp_replicate",
+)  # fmt: skip
 Tell = Callable[[int, int], None]  # (layouts done, of so many)
 Stop = Callable[[], bool]  # true ends the search
+Wanted = Callable[[Rows, bool], np.ndarray]  # a mask of the rows that are looked for, and whether they are sharded
 
 
 @dataclass
 class Finder:
-    """The search; `candidates` are the priced rows with scores up to the cutoff of that moment."""
+    """The search; `candidates` are the priced rows that fit, with scores up to the cutoff of that moment."""
 
     pricer: Pricer
     top: int
     window: float = WINDOW
     ceiling: float = np.inf  # the first cutoff
+    margin: float = 0.0  # within which a simpler layout is preferred
+    wanted: Wanted | None = None
     candidates: list[Priced] = field(default_factory=list)
     feasible: int = 0  # priced rows that fit
     decided: int = 0  # layouts that were priced or pruned
@@ -48,105 +59,144 @@ class Finder:
         distinct, self.kind_of_core = np.unique(axes, axis=1, return_inverse=True)
         self.best = np.full(distinct.shape[1] * 3, np.inf)  # score of every kind of layout, see `kinds`
         self.cutoff = self.ceiling  # rows with a bound above this are pruned
+        self.front = Priced.join([])  # of the candidates
+        # The best score of every value of an axis, for the reasons against it
+        self.best_of = [
+            (part, np.unique(values, return_inverse=True)[1], np.full(len(np.unique(values)), np.inf))
+            for part, columns in (("core", self.space.core), ("pipe", self.space.pipe), ("shard", self.space.shard))
+            for axis, values in columns.items() if axis in AXES
+        ]  # fmt: skip
+        for part, many in (("offload", len(self.space.offloads)), ("recompute", len(self.space.recomputes))):
+            self.best_of.append((part, np.arange(many), np.full(many, np.inf)))
 
-    def run(
-        self, tell: Tell | None = None, stop: Stop | None = None, only: np.ndarray | None = None, batch: int = 128
-    ) -> None:
-        """Searches all cores (or `only` these), lowest bound first, `batch` of them at once."""
+    def run(self, tell: Tell | None = None, stop: Stop | None = None, only: np.ndarray | None = None) -> None:
+        """Searches all cores (or `only` these), lowest bound first, some thousands of their pipes at once."""
         cores = np.arange(self.space.cores) if only is None else only
         if not len(cores):
             return
-        if self.ceiling == np.inf:
-            self._seed(cores)
         bound = self.pricer.bounds
         order = cores[np.argsort(bound[cores], kind="stable")]
-        for start in range(0, len(order), batch):
+        self._seed(order)
+        counts = np.array([self.space.pipes[int(pp)][1] for pp in self.space.core["pp"][order]])
+        start, many = 0, FIRST
+        while start < len(order):
             if stop is not None and stop():
                 self.complete = False
                 return
-            cores = order[start : start + batch]
+            end = start + max(1, int(np.searchsorted(np.cumsum(counts[start:]), many, side="right")))
+            cores, many = order[start:end], min(2 * many, MOST)
             if bound[cores[0]] > self.cutoff:
                 break
             self._search_cores(cores[bound[cores] <= self.cutoff])
             self.decided += int(self.space.sizes[cores].sum())
             if tell is not None:
-                tell(start + len(cores), len(order))
+                tell(end, len(order))
+            start = end
         self.decided = int(self.space.sizes[order].sum())
         if tell is not None:
             tell(len(order), len(order))
-
-    def _spread_pipes(self, cores: np.ndarray) -> Rows:
-        """Cores with their schedules, without the rows whose bound is above the cutoff."""
-        rows = self.space.spread_pipes(self.space.bare(cores))
-        if not len(rows):
-            return rows
-        table = self.space.table(rows)
-        set_no_extras(table)
-        times = self.pricer.step(table)
-        parts = ("compute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed")
-        return rows.take(self.pricer.bound(times, parts) <= self.cutoff)
 
     @property
     def has_plain(self) -> bool:
         """Whether the space has every layout without recomputation and offload too, mostly the fastest."""
         return self.space.recomputes[0][0] == "none" and OFFLOADS[self.space.offloads[0]] == "none"
 
-    def _seed(self, cores: np.ndarray) -> None:
-        """Sets the first cutoff from common layouts; the search prices the best of them again."""
-        core = {key: values[cores] for key, values in self.space.core.items()}
-        usual = (core["cp"] == core["cp"].min()) & (core["sp"] == (core["tp"] > 1))
-        rows = self.space.spread_pipes(self.space.bare(cores[usual] if usual.any() else cores))
-        names = [SCHEDULES.index(name) for name in ("1f1b", "interleaved")]
-        common = np.isin(self.space.pipe["schedule"][rows.pipe], names)
-        rows = rows.take(common) if common.any() else rows
-        rows = self.space.spread_shards(rows)
-        plain = self.space.shard["dp_replicate"][rows.shard] == 1
-        rows = self.space.spread_recomputes(rows.take(plain) if plain.any() else rows)
-        rows = rows if self.has_plain else self.space.spread_offloads(rows)
-        if len(rows) > MAX_SEEDS:
-            rows = rows.take(np.linspace(0, len(rows) - 1, MAX_SEEDS).astype(int))
-        if len(rows):
+    def _seed(self, order: np.ndarray) -> None:
+        """Sets the first cutoff: of the pairs with the lowest bounds that may fit as they are, all are priced."""
+        if self.ceiling < np.inf or not self.has_plain:
+            return
+        counts = np.cumsum([self.space.pipes[int(pp)][1] for pp in self.space.core["pp"][order]])
+        for many in (8 * SEEDS, 64 * SEEDS):  # where little fits, further down
+            cores = order[: 1 + int(np.searchsorted(counts, many))]
+            pipes = self.pricer.bound_pipes(self.space.spread_pipes(self.space.bare(cores)), np.inf)
+            ways, bound = self._ways(pipes, 0)
+            ways = ways.take(np.argsort(bound, kind="stable")[:SEEDS])
+            rows = self.space.spread_shards(ways)
+            plain = self.space.shard["dp_replicate"][rows.shard] == 1
+            rows = self.space.spread_recomputes(rows.take(plain) if plain.any() else rows)
             before = self.pricer.priced
-            self._update_cutoff(self.pricer.price(rows))
+            self._update_cutoff(self.pricer.price_fitting(rows))
             self.pricer.priced = before
+            if self.cutoff < np.inf:
+                return
+
+    def _ways(self, pipes: Pipes, offload: int) -> tuple[Rows, np.ndarray]:
+        """Pipes with this offload, and bounds on their scores: those that may be near, and may fit."""
+        rows, bound, slow = pipes
+        rows = replace(rows, offload=np.full(len(rows), offload))
+        if not len(rows):
+            return rows, bound
+        bound = bound + self.pricer.states_bound(rows, slow)
+        near = np.flatnonzero(bound <= self.cutoff)
+        near = near[self.pricer.may_ever_fit(rows.take(near))]
+        return rows.take(near), bound[near]
 
     def _search_cores(self, cores: np.ndarray) -> None:
-        rows = self.space.spread_shards(self._spread_pipes(cores))
-        if not self.has_plain:  # the axes are fixed so that no row bounds the others
-            rows = self.space.spread_offloads(self.space.spread_recomputes(rows))
-        if not len(rows):
-            return
-        rows = self._record(self.pricer.price(rows, self.cutoff))
-        if len(rows) and self.has_plain:
-            self._price_lean(rows.take(self.pricer.may_fit(rows)))
+        space, rows = self.space, self.space.spread_pipes(self.space.bare(cores))
+        pipes = self.pricer.bound_pipes(
+            rows if self.wanted is None else rows.take(self.wanted(rows, False)), self.cutoff
+        )
+        open_rows: np.ndarray | None = None  # null: no row is known to need no offload
+        for offload, number in enumerate(space.offloads):
+            ways, bound = self._ways(pipes, offload)
+            rows = space.legal_offloads(space.spread_shards(ways.take(np.argsort(bound, kind="stable"))))
+            if self.wanted is not None:
+                rows = rows.take(self.wanted(rows, True))
+            if open_rows is not None:
+                gathers = moves_activations(number) & (space.core["sp"][rows.core] > 0)
+                rows = rows.take(np.isin(space.number(rows), open_rows) | gathers)
+            short = self._price(rows)
+            if OFFLOADS[number] == "none":  # what fits without, or is too slow as it is, gains nothing
+                never = pipes[0].take(~np.isin(space.number(pipes[0]), space.number(ways)))
+                open_rows = np.concatenate([space.number(short), space.number(space.spread_shards(never))])
 
-    def _price_lean(self, rows: Rows) -> None:
-        """Prices rows that don't fit with every recomputation, and with every offload if still too large."""
-        recomputed = self.space.spread_recomputes(rows)
-        if not len(recomputed):
-            return
-        recomputed = recomputed.take(recomputed.recompute > 0)
-        if len(recomputed):
-            rows = Rows.join([rows, self._record(self.pricer.price(recomputed, self.cutoff))])
-        offloaded = self.space.spread_offloads(rows)
-        offloaded = offloaded.take(offloaded.offload > 0)
-        if len(offloaded):
-            self._record(self.pricer.price(offloaded, self.cutoff))
+    def _price(self, rows: Rows) -> Rows:
+        """Prices rows, and those that are too large with every recomputation; returns these, as they were."""
+        plain = self.space.recomputes[0][0] == "none"
+        if not plain:  # no row bounds the others
+            rows = self.space.spread_recomputes(rows)
+        parts = [rows.take(slice(0, 0))]
+        for start in range(0, len(rows), BATCH):
+            fitting, short = self.pricer.sort_out(rows.take(slice(start, start + BATCH)), self.cutoff)
+            self._record(fitting)
+            parts.append(short)
+            if len(short) and plain:
+                self._price_variants(short)
+        return Rows.join(parts)
 
-    def _record(self, priced: Priced) -> Rows:
-        """Adds priced rows to the candidates; returns those within the cutoff that don't fit."""
-        self.feasible += int(priced.fits.sum())
+    def _price_variants(self, short: Rows) -> None:
+        """Prices rows that don't fit with every recomputation that may be among the best, or on the front."""
+        variants = self.space.spread_recomputes(short.take(self.pricer.may_fit(short)))
+        variants = variants.take(variants.recompute > 0)
+        self._record(self.pricer.price_fitting(variants, self.cutoff, self._hopeful))
+
+    def _hopeful(self, rows: Rows, score: np.ndarray, peak: np.ndarray) -> np.ndarray:
+        """Rows that, if they were as fast and as small as this, would be near the best of their kind, the best of a
+        value of some axis, or on the front."""
+        may = score <= self.best[self.kinds(rows)] * (1 + self.margin) * (1 + 1e-9)
+        for part, index, best in self.best_of:
+            may |= score < best[index[getattr(rows, part)]]
+        if self.window == 1.0:
+            return np.asarray(may)
+        i = np.searchsorted(self.front.score, score * (1 + 1e-12), side="right") - 1
+        return np.asarray(may | (i < 0) | (peak < self.front.peak[np.maximum(i, 0)]) if len(self.front) else may | True)
+
+    def _record(self, priced: Priced) -> None:
+        """Adds priced rows, all of which fit, to the candidates."""
+        self.feasible += len(priced)
         self._update_cutoff(priced)
-        near = priced.take(priced.score <= self.cutoff)
-        self.candidates.append(near)
-        return near.rows.take(~near.fits)
+        self.candidates.append(near := priced.take(priced.score <= self.cutoff))
+        if self.window > 1.0 and len(near):
+            both = Priced.join([self.front, near])
+            self.front = both.take(front_indices(both.score, both.peak))
 
-    def _update_cutoff(self, priced: Priced) -> None:
-        """Updates the best score of every kind of layout, and with them the cutoff."""
-        fitting = priced.take(priced.fits)
+    def _update_cutoff(self, fitting: Priced) -> None:
+        """Updates the best score of every kind of layout and of every value of an axis, and the cutoff."""
         if not len(fitting):
             return
         np.minimum.at(self.best, self.kinds(fitting.rows), fitting.score)
+        for part, index, best in self.best_of:
+            np.minimum.at(best, index[getattr(fitting.rows, part)], fitting.score)
         scores = np.sort(self.best)[: self.top]
         last = float(scores[-1]) if len(scores) == self.top else np.inf
         cutoff = max(scores[0] * self.window, min(last, scores[0] * MAX_WINDOW)) * (1 + 1e-9)
@@ -166,3 +216,11 @@ class Finder:
         shard = [space.shard[key][rows.shard] for key in ("dp_replicate", "zero_stage")]
         keys = (*pipe, rows.recompute, *core, *shard, rows.offload)  # np.lexsort: the last key comes first
         return np.lexsort((*keys, np.round(np.log(priced.score) * 1e6)))
+
+
+def front_indices(score: np.ndarray, peak: np.ndarray) -> np.ndarray:
+    """Indices of the points on the front, by rising score."""
+    order = np.lexsort((peak, score))
+    least = np.minimum.accumulate(peak[order])
+    better = np.concatenate([[True], peak[order][1:] < least[:-1] * (1 - 1e-6)])
+    return np.asarray(order[better])

@@ -6,15 +6,18 @@ ChoiceMaker    converts rows of a space to choices
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scalewright.plan.frameworks import why_untrainable
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
+from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import Request, from_question
 from scalewright.plan.search.objective import Goal, Objective
 from scalewright.plan.search.pricer import Priced
-from scalewright.plan.search.space import Space
+from scalewright.plan.search.space import MODULES, Space
+from scalewright.plan.search.unusual import unusual
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.question import Question
@@ -29,6 +32,7 @@ class Choice:
     untrainable: str | None  # why `train` doesn't run it
     score: float
     value: float  # of the objective, in Objective.unit
+    options: Mapping[str, str] = field(default_factory=dict)  # switches beside the layout, as `--options` has them
 
     @property
     def trainable(self) -> bool:
@@ -43,7 +47,9 @@ class Choice:
 
     def facts(self) -> dict[str, object]:
         """What a plan adds to the prediction."""
-        return {"trainable": self.trainable, "untrainable": self.untrainable, "objective_value": self.value}
+        options = {"options": dict(self.options)} if self.options else {}
+        keys = {"trainable": self.trainable, "untrainable": self.untrainable, "objective_value": self.value}
+        return {**keys, **options, "unusual": unusual(self.prediction.request)}
 
     def dump(self) -> dict[str, object]:
         """The keys of `predict`, and whether it can be trained."""
@@ -91,7 +97,14 @@ class Plan:
         if self.fastest is None:
             return None
         cost = 100 * (self.best[0].score / self.fastest.score - 1)
-        return {"layout": self.fastest.keys, "step_time_s": self.fastest.prediction.step_time_s, "cost_pct": cost}
+        strange = unusual(self.fastest.prediction.request)
+        known = unusual(self.best[0].prediction.request)
+        return {
+            "layout": self.fastest.keys,
+            "step_time_s": self.fastest.prediction.step_time_s,
+            "cost_pct": cost,
+            "unusual": [name for name in strange if name not in known],
+        }
 
     def dump(self) -> dict[str, object]:
         """Plain data: the keys of `plan --json` except those of its layouts."""
@@ -127,12 +140,26 @@ class ChoiceMaker:
 
     def choices(self, priced: Priced) -> list[Choice]:
         """Choices in the rows' order."""
-        layouts = [Layout.parse(self.space.keys(priced.rows, i)) for i in range(len(priced))]
-        asked = (from_question(self.question, layout) for layout in layouts)
+        keys = [self.space.keys(priced.rows, i) for i in range(len(priced))]
+        options = [_modules_of(key) for key in keys]
+        layouts = [
+            Layout.parse({**key, **({"recompute": "selective"} if own else {})})
+            for key, own in zip(keys, options, strict=True)
+        ]
+        questions = [replace(self.question, options={**self.question.options, **own}) for own in options]
+        asked = (from_question(question, layout) for question, layout in zip(questions, layouts, strict=True))
         requests = [replace(request, compress=self.template.compress) for request in asked]  # as the space was priced
         predictions = predict_table(requests, self.goal.c) if requests else ()
         choices, template = [], self.template
-        for prediction, layout, score in zip(predictions, layouts, priced.score.tolist(), strict=True):
+        rows = zip(predictions, layouts, priced.score.tolist(), options, strict=True)
+        for prediction, layout, score, own in rows:
             why = why_untrainable(template.model, layout, template.seq_len, template.chip.kind)
-            choices.append(Choice(prediction, layout, why, score, self.objective.value(score, prediction.tokens)))
+            value = self.objective.value(score, prediction.tokens)
+            choices.append(Choice(prediction, layout, why, score, value, own))
         return choices
+
+
+def _modules_of(keys: LayoutKeys) -> dict[str, str]:
+    """The options of a row whose recomputation is of modules."""
+    kind = keys["recompute"]
+    return {MODULES: "+".join(kind[MODULES])} if isinstance(kind, dict) and MODULES in kind else {}

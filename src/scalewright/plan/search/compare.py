@@ -105,26 +105,45 @@ def columns(space: Space, rows: Rows) -> dict[str, np.ndarray]:
 
 def near_losers(finder: Finder, candidates: Priced, best: Priced) -> tuple[list[str], Priced]:
     """At most two rows of each axis beside the first of `best`, fastest first, and the axes in which each differs."""
-    space, rows = finder.space, candidates.rows
-    reference = {axis: values[0] for axis, values in columns(space, best.rows).items()}
-    differs = {axis: values != reference[axis] for axis, values in columns(space, rows).items()}
-    for axis in ("zero_stage", "dp_replicate"):  # over one rank nothing is sharded
-        differs[axis] &= space.core["dp"][rows.core] * space.core["cp"][rows.core] > 1
-    changes = np.sum([differs[axis] for axis in AXES], axis=0)
-    alone = (changes == 1) | ((changes == 2) & differs["schedule"] & differs["virtual_stages"])
-    too_large = candidates.over > 0  # for the device: rows that only exceed the host's memory are left out
-    faster = alone & too_large & (candidates.score < best.score[0])
+    reference = {axis: values[0] for axis, values in columns(finder.space, best.rows).items()}
+    differs = _differences(finder.space, candidates.rows, reference)
+    near = finder.pricer.price(_one_change(finder.space, best.rows.take(slice(0, 1)), reference))
+    near = near.take(
+        (near.over > 0) & (near.score < best.score[0])
+    )  # rows that only exceed the host's memory are left out
+    too_large = _differences(finder.space, near.rows, reference)
     losers: dict[tuple[int, ...], tuple[Priced, list[str]]] = {}  # by row: several axes may share one
     for axis in AXES:
-        fitting = _fastest(candidates, differs[axis] & candidates.fits)
+        fitting = _fastest(candidates, differs[axis])
         if fitting is None and axis in SEARCHED_AXES:
             fitting = _search_other(finder, axis, int(reference[axis]))
-        for row in (fitting, _fastest(candidates, differs[axis] & faster)):
+        for row in (fitting, _fastest(near, too_large[axis])):
             if row is not None:
                 key = tuple(int(getattr(row.rows, part.name)[0]) for part in fields(Rows))
                 losers.setdefault(key, (row, []))[1].append(axis)
     ranked = sorted(losers.values(), key=lambda loser: float(loser[0].score[0]))
     return [", ".join(axes) for _, axes in ranked], Priced.join([row for row, _ in ranked])
+
+
+def _differences(space: Space, rows: Rows, reference: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Whether each row has another value of each axis; over one rank nothing is sharded."""
+    differs = {axis: values != reference[axis] for axis, values in columns(space, rows).items()}
+    for axis in ("zero_stage", "dp_replicate"):
+        differs[axis] &= space.core["dp"][rows.core] * space.core["cp"][rows.core] > 1
+    return differs
+
+
+def _one_change(space: Space, row: Rows, reference: dict[str, Any]) -> Rows:
+    """The legal rows that differ from one in a single axis, or in its schedule and virtual stages."""
+    changed = sum((space.core[axis] != reference[axis]).astype(int) for axis in CORE_AXES)
+    cores = np.flatnonzero(changed <= 1)
+    rows = space.spread_shards(space.spread_pipes(space.bare(cores)))
+    rows.recompute[:], rows.offload[:] = row.recompute[0], row.offload[0]
+    rows = Rows.join([rows.take(space.allows(rows)), space.spread_recomputes(row), space.spread_offloads(row)])
+    rows = space.legal_offloads(rows)
+    differs = _differences(space, rows, reference)
+    changes = np.sum([differs[axis] for axis in AXES], axis=0)
+    return rows.take((changes == 1) | ((changes == 2) & differs["schedule"] & differs["virtual_stages"]))
 
 
 def _fastest(priced: Priced, mask: np.ndarray) -> Priced | None:

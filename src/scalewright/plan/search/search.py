@@ -23,13 +23,14 @@ import numpy as np
 from scalewright.plan.frameworks import OURS, of_framework
 from scalewright.plan.request import Request, from_question
 from scalewright.plan.search.axes import Fixed, make_space
-from scalewright.plan.search.branch_and_bound import WINDOW, Finder, Stop, Tell
+from scalewright.plan.search.branch_and_bound import WINDOW, Finder, Stop, Tell, front_indices
 from scalewright.plan.search.choices import Choice, ChoiceMaker, Plan
 from scalewright.plan.search.compare import compare, near_losers
 from scalewright.plan.search.fixed import as_tuple, check_capable, no_layout, read_fixed
 from scalewright.plan.search.objective import Goal, make_objective
 from scalewright.plan.search.pricer import Priced, make_pricer
 from scalewright.plan.search.shortage import choose, out_of_reach, too_large
+from scalewright.plan.search.unusual import EACH, MOST
 from scalewright.spec.capabilities import Capabilities, find_capabilities, trainers_on
 from scalewright.spec.errors import UserError
 from scalewright.spec.huggingface import why_not_running
@@ -52,10 +53,9 @@ def search(
     Raises UserError when nothing is legal, nothing fits, or an argument is invalid.
     """
     began = time.perf_counter()
-    maker, finder, axes = _prepare(question, goal)
+    maker, finder, axes = prepare(question, goal)
     finder.run(tell, stop)
-    candidates = Priced.join(finder.candidates)
-    fitting = candidates.take(candidates.fits)
+    fitting = Priced.join(finder.candidates)
     if not len(fitting):
         if not finder.complete:
             raise UserError("stopped before a layout that fits was found", "plan", "let it run longer")
@@ -72,7 +72,7 @@ def search(
         if trainer.known and trainer.runs_on(maker.template.chip.kind) and finder.complete:
             plan.beyond = out_of_reach(maker, finder, axes, trainer, float(fastest.score[0]), stop)
         plan.trainable = _best_trainable(plan)
-        names, losers = near_losers(finder, candidates, chosen)
+        names, losers = near_losers(finder, fitting.take(fitting.score <= finder.cutoff), chosen)
         pairs = zip(names, maker.choices(losers), strict=True)
         plan.why_not = [compare(axis, choice, plan.best[0], goal.headroom) for axis, choice in pairs]
     plan.seconds = time.perf_counter() - began
@@ -85,7 +85,24 @@ def search_again(plan: Plan, **changes: Any) -> Plan:
     return search(plan.question, replace(plan.goal, fixed=fixed, **changes), explain=False)
 
 
-def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed]:
+def faster_than(plan: Plan, precision: str, stop: Stop | None = None) -> Choice | None:
+    """The best layout of a plan's run in another precision, where it is faster than the plan's best."""
+    goal = replace(plan.goal, precision=precision, top=1)
+    try:
+        maker, finder, _ = prepare(plan.question, goal)
+    except UserError:
+        return None
+    finder.window, finder.ceiling = 1 + goal.margin, plan.best[0].score
+    finder.cutoff = finder.ceiling
+    finder.run(None, stop)
+    fitting = Priced.join(finder.candidates)
+    if not len(fitting):
+        return None
+    chosen, _ = choose(finder, fitting, 1, goal.margin)
+    return maker.choices(chosen)[0]
+
+
+def prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed]:
     """Checks what is asked; returns the choice maker, the finder and the fixed axes."""
     if not 1 <= question.seq_len <= MAX_LENGTH:
         raise UserError(f"seq_len is {question.seq_len}", "plan", f"use a whole number from 1 to {MAX_LENGTH:,}")
@@ -112,7 +129,9 @@ def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed
     space = make_space(template, goal.global_batch, axes, capabilities_of(template))
     if not space.size:
         raise no_layout(template, goal.global_batch, axes)
-    finder = Finder(make_pricer(space, objective, goal.headroom, goal.c), goal.top, max(WINDOW, 1 + goal.margin))
+    pricer = make_pricer(space, objective, goal.headroom, goal.c)
+    usual = (1 + goal.margin) * (1 + EACH) ** MOST if goal.margin else 1.0  # where a first layout may be
+    finder = Finder(pricer, goal.top, max(WINDOW, usual), margin=usual - 1)
     return ChoiceMaker(question, goal, template, space, objective), finder, axes
 
 
@@ -179,7 +198,7 @@ def pareto(finder: Finder, fitting: Priced, most: int = 40) -> Priced:
     near = fitting.take(fitting.score <= slowest)
     front = near.take(front_indices(near.score, near.peak))
     plain = near.take(finder.has_plain & (near.rows.recompute == 0) & (near.rows.offload == 0))
-    floor = finder.pricer.floor(plain.rows)[0] if len(plain) else np.zeros(0)
+    floor = finder.pricer.floor(plain.rows) if len(plain) else np.zeros(0)
     i = np.searchsorted(front.score, plain.score * (1 + 1e-12), side="right") - 1
     leaner = plain.take(floor < np.where(i >= 0, front.peak[np.maximum(i, 0)], np.inf))
     variants = finder.space.spread_recomputes(leaner.rows)
@@ -192,11 +211,3 @@ def pareto(finder: Finder, fitting: Priced, most: int = 40) -> Priced:
     if len(front) > most:
         front = front.take(np.unique(np.linspace(0, len(front) - 1, most).astype(int)))
     return front
-
-
-def front_indices(score: np.ndarray, peak: np.ndarray) -> np.ndarray:
-    """Indices of the points on the front, by rising score."""
-    order = np.lexsort((peak, score))
-    least = np.minimum.accumulate(peak[order])
-    better = np.concatenate([[True], peak[order][1:] < least[:-1] * (1 - 1e-6)])
-    return np.asarray(order[better])

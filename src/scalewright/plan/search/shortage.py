@@ -2,6 +2,7 @@
 
 choose          of each kind the simplest layout that is at most a margin slower than the kind's fastest:
                 fewer axes, then fewer techniques, then faster; at most as many of either as the fastest
+                first of all one whose unusual features are worth it (unusual.py)
     axes        tp, pp, cp, ep, data parallelism, its replicas (HSDP): each that is above 1
     techniques  interleaving 1, a split backward or both directions 2, recomputation 1 (every k-th block 2),
                 offload 2, etp 1
@@ -14,19 +15,22 @@ Predictions of a step are uncertain by some 10%: a gain of 1% from two more tech
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.memory import GIB, host_bytes
-from scalewright.plan.request import OFFLOADS
+from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.axes import Fixed, make_space
-from scalewright.plan.search.branch_and_bound import Finder, Stop
+from scalewright.plan.search.branch_and_bound import Finder, Stop, Wanted
 from scalewright.plan.search.choices import Beyond, ChoiceMaker
 from scalewright.plan.search.compare import value_words
 from scalewright.plan.search.pricer import Priced, Pricer, make_pricer
-from scalewright.plan.search.space import Rows, Space
+from scalewright.plan.search.space import MODULES, Rows, Space
+from scalewright.plan.search.unusual import EACH, MOST, handicap
 from scalewright.spec.capabilities import Capabilities
 from scalewright.spec.common.formatting import gib
 from scalewright.spec.errors import UserError
@@ -36,6 +40,8 @@ MAX_DOUBLINGS = 12  # of the devices, up to which a fix is searched
 TOP = 3  # layouts beyond the trainer that are listed
 MIN_GAIN = 0.001  # of speed: smaller gains aren't reported
 AXES = ("tp", "pp", "cp", "ep", "dp")
+# Axes of a core, and the size that each depends on
+CORE_SIZES = (*((size, size) for size in ("tp", "pp", "cp", "ep", "etp")), ("sp", "tp"), ("cp_kind", "cp"))
 
 
 def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
@@ -99,17 +105,42 @@ def out_of_reach(
 ) -> list[Beyond]:
     """The layouts faster than `fastest` (the score of the trainer's best) that the trainer can't run."""
     space = make_space(maker.template, finder.space.global_batch, fixed)
-    pricer = make_pricer(space, finder.pricer.objective, finder.pricer.headroom, maker.goal.c)
-    wide = Finder(pricer, TOP, window=1.0, ceiling=fastest * (1 - MIN_GAIN))
+    pricer = make_pricer(space, finder.pricer.objective, finder.pricer.headroom, maker.goal.c, like=finder.pricer)
+    wide = Finder(pricer, TOP, window=1.0, ceiling=fastest * (1 - MIN_GAIN), wanted=_lacking(space, trainer))
     wide.run(None, stop)
-    candidates = Priced.join(wide.candidates)
-    fitting = candidates.take(candidates.fits)
+    fitting = Priced.join(wide.candidates)
     if not len(fitting):
         return []
     rows, _ = choose(wide, fitting, TOP, maker.goal.margin)
     choices = [(choice, trainer.missing(choice.keys)) for choice in replace(maker, space=space).choices(rows)]
     faster = [Beyond(choice, needs, 100 * (fastest / choice.score - 1)) for choice, needs in choices if needs]
     return sorted(faster, key=lambda layout: -layout.gain_pct)
+
+
+def _lacking(space: Space, trainer: Capabilities) -> Wanted:
+    """Masks of the rows that may have something that the trainer lacks, before and after they are sharded."""
+
+    def runs(part: Mapping[str, np.ndarray], axis: str, words: Sequence[Any] = ()) -> np.ndarray:
+        has = [trainer.allows(axis, words[value] if words else value) for value in part[axis].tolist()]
+        return np.array(has, dtype=bool)
+
+    core, pipe, shard = space.core, space.pipe, space.shard
+    named = {"sp": (False, True), "cp_kind": CP_KINDS}
+    cores = np.all([runs(core, axis, named.get(axis, ())) | (core[size] == 1) for axis, size in CORE_SIZES], axis=0)
+    pipes = runs(pipe, "schedule", SCHEDULES) & runs(pipe, "virtual_stages")
+    shards = runs(shard, "zero_stage") & runs(shard, "dp_replicate")
+    offloads = np.array([trainer.allows("offload", OFFLOADS[number]) for number in space.offloads])
+    recomputes = all(trainer.allows("recompute", value) for _, _, value in space.recomputes)
+    whole = recomputes and not trainer.never and bool(shards.all() and offloads.all())
+
+    def wanted(rows: Rows, sharded: bool) -> np.ndarray:
+        lacks: np.ndarray = ~cores[rows.core] | (~pipes[rows.pipe] & (core["pp"][rows.core] > 1))
+        if not sharded:
+            return lacks | (not whole)
+        lacks |= ~shards[rows.shard] | ~offloads[rows.offload] | space.forbidden(rows, trainer.never)
+        return lacks | (not recomputes)
+
+    return wanted
 
 
 def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -119,7 +150,9 @@ def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     axes = sum((core[axis] > 1).astype(int) for axis in AXES) + (replicate > 1)
     schedule = np.array([kind.complexity for kind in KINDS.values()])
     values = [value for _, _, value in space.recomputes]
-    recompute = np.array([0 if value == "none" else 2 if isinstance(value, dict) else 1 for value in values])
+    recompute = np.array(
+        [2 if isinstance(value, dict) and MODULES not in value else value != "none" for value in values]
+    )
     offload = np.array([2 * (OFFLOADS[kind] != "none") for kind in space.offloads])
     techniques = np.where(core["pp"] > 1, schedule[space.pipe["schedule"][rows.pipe]], 0)
     techniques = techniques + recompute[rows.recompute] + offload[rows.offload] + (core["etp"] > 1)
@@ -132,7 +165,7 @@ def choose(finder: Finder, fitting: Priced, top: int, margin: float) -> tuple[Pr
     First the simplest within the margin of the fastest; then that of every other kind (tp, pp, ep, sharding), by score.
     """
     fitting = fitting.take(finder.ranked(fitting))
-    best = _simplest(finder, fitting, np.arange(len(fitting)), margin)
+    best = _first(finder, fitting, margin)
     kinds = finder.kinds(fitting.rows)
     _, first = np.unique(kinds, return_index=True)
     others = [np.flatnonzero(kinds == kinds[i]) for i in np.sort(first) if kinds[i] != kinds[best]]
@@ -141,6 +174,16 @@ def choose(finder: Finder, fitting: Priced, top: int, margin: float) -> tuple[Pr
     rest = [_simplest(finder, fitting, members, margin) for members in others]
     rest.sort(key=lambda i: (fitting.score[i], i))
     return fitting.take(np.array([best, *rest[: top - 1]])), fitting.take(np.array([0]))
+
+
+def _first(finder: Finder, ranked: Priced, margin: float) -> int:
+    """The simplest of the rows that are within the margin of the fastest, what is unusual counted as slower."""
+    if margin == 0:
+        return 0
+    near = np.flatnonzero(ranked.score <= ranked.score[0] * (1 + margin) * (1 + EACH) ** MOST * (1 + 1e-9))
+    counted = replace(ranked.take(near), score=ranked.score[near] * handicap(finder.space, ranked.rows.take(near)))
+    order = np.argsort(counted.score, kind="stable")
+    return int(near[order[_simplest(finder, counted.take(order), np.arange(len(near)), margin)]])
 
 
 def _simplest(finder: Finder, ranked: Priced, members: np.ndarray, margin: float) -> int:

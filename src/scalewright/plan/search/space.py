@@ -26,6 +26,8 @@ from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.capabilities import Rule
 
+MODULES = "recompute_modules"  # the switch, and the key of a recomputation of modules
+
 
 @dataclass
 class Rows:
@@ -109,13 +111,39 @@ class Space:
 
     def _sharded(self, cores: np.ndarray) -> np.ndarray:
         """The number of (shard, offload) pairs of every core."""
-        rows = self.spread_shards(self.bare(cores))
+        rows = self._shards_of_cores.take(np.isin(self._shards_of_cores.core, cores))
         if any("offload" in rule for rule in self.never):
             pairs = np.ones(len(rows := self.spread_offloads(rows)))
         else:
             less = len(self.offloads) - sum(needs_zero3(offload) for offload in self.offloads)
             pairs = np.where(self.shard["zero_stage"][rows.shard] == 3, len(self.offloads), less)
         return np.bincount(np.searchsorted(cores, rows.core), pairs, len(cores))
+
+    @cached_property
+    def _shards_of_cores(self) -> Rows:
+        """Every core with every sharding."""
+        return self.spread_shards(self.bare(np.arange(self.cores)))
+
+    @cached_property
+    def most_sharded(self) -> np.ndarray:
+        """Of every core the sharding that leaves a rank least: the highest ZeRO stage, the fewest replicas."""
+        rows, shard = self._shards_of_cores, np.zeros(self.cores, dtype=np.intp)
+        order = np.lexsort((-self.shard["dp_replicate"][rows.shard], self.shard["zero_stage"][rows.shard]))
+        shard[rows.core[order]] = rows.shard[order]
+        return shard
+
+    @cached_property
+    def leanest(self) -> np.ndarray:
+        """Of every pipe the recomputation, of those that it allows, that keeps least."""
+        rank = np.array([_leanness(kind, share) for kind, share, _ in self.recomputes])
+        pipes = np.arange(len(self.pipe["virtual_stages"]))
+        allowed = self._allows(pipes[:, None], np.arange(len(self.recomputes)))
+        return np.asarray(np.where(allowed, rank, -1.0).argmax(1))
+
+    def number(self, rows: Rows) -> np.ndarray:
+        """A number for every triple of core, pipe and shard."""
+        pipes, shards = len(self.pipe["virtual_stages"]), len(self.shard["zero_stage"])
+        return np.asarray((rows.core * pipes + rows.pipe) * shards + rows.shard)
 
     def spread_pipes(self, rows: Rows) -> Rows:
         """Every row with every schedule that is legal for it."""
@@ -127,25 +155,39 @@ class Space:
         keys = self.core["dp"][rows.core] * 2**20 + self.core["cp"][rows.core]
         places = {dp * 2**20 + cp: place for (dp, cp), place in self.shards.items()}
         spread = _spread(rows, "shard", *_lookup(places, keys))
-        core = {key: values[spread.core] for key, values in self.core.items()}
+        core = {key: self.core[key][spread.core] for key in ("dp", "cp", "tp", "ep", "etp")}
         ranks = core["dp"] // self.shard["dp_replicate"][spread.shard] * core["cp"] * core["tp"]
         spread = spread.take(ranks % (core["ep"] * core["etp"]) == 0)
         return spread.take(~forbidden(self.never, self._sizes(spread), len(spread))) if self.never else spread
 
+    def forbidden(self, rows: Rows, rules: tuple[Rule, ...]) -> np.ndarray:
+        """A mask of the rows, offload and all, that a rule forbids."""
+        if not rules:
+            return np.zeros(len(rows), dtype=bool)
+        names = np.array([OFFLOADS[number] for number in self.offloads])[rows.offload]
+        return forbidden(rules, {**self._sizes(rows), "offload": names}, len(rows))
+
     def spread_recomputes(self, rows: Rows) -> Rows:
         """Every row with every recomputation that is legal for it."""
         spread = _spread(rows, "recompute", np.zeros(len(rows), dtype=int), np.full(len(rows), len(self.recomputes)))
-        return spread.take(self._allows(spread.pipe, spread.recompute))
+        return spread.take(self.allows(spread))
+
+    def allows(self, rows: Rows) -> np.ndarray:
+        """Whether the rows' pipes allow their recomputation."""
+        return self._allows(rows.pipe, rows.recompute)
 
     def spread_offloads(self, rows: Rows) -> Rows:
         """Every row with every offload that is legal for it."""
         spread = _spread(rows, "offload", np.zeros(len(rows), dtype=int), np.full(len(rows), len(self.offloads)))
-        zero3 = np.array([needs_zero3(offload) for offload in self.offloads])[spread.offload]
-        spread = spread.take(~zero3 | (self.shard["zero_stage"][spread.shard] == 3))
+        return self.legal_offloads(spread)
+
+    def legal_offloads(self, rows: Rows) -> Rows:
+        """The rows whose offload is legal beside their sharding."""
+        zero3 = np.array([needs_zero3(offload) for offload in self.offloads])[rows.offload]
+        spread = rows.take(~zero3 | (self.shard["zero_stage"][rows.shard] == 3))
         if not any("offload" in rule for rule in self.never):
             return spread
-        names = np.array([OFFLOADS[number] for number in self.offloads])[spread.offload]
-        return spread.take(~forbidden(self.never, {**self._sizes(spread), "offload": names}, len(spread)))
+        return spread.take(~self.forbidden(spread, self.never))
 
     def _sizes(self, rows: Rows) -> dict[str, np.ndarray]:
         """The axes that a trainer's rules use."""
@@ -200,9 +242,19 @@ class Space:
         }
 
 
+def _leanness(kind: str, share: float) -> float:
+    """An order of recomputations by what they keep, the most first."""
+    return {"none": 0.0, "full": 3.0, "budget": 1.0 + (1.0 - share)}.get(kind, 1.0 + share)
+
+
 def needs_zero3(offload: int) -> bool:
     """Whether this offload needs sharded parameters."""
     return OFFLOADS[offload] in ("parameters", "all")
+
+
+def moves_activations(offload: int) -> bool:
+    """Whether activations go to the host, so that a backward finds what it would have gathered again."""
+    return OFFLOADS[offload] in ("activations", "all")
 
 
 def _lookup(places: Mapping[int, tuple[int, int]], keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -134,8 +134,12 @@ def _preferred(document: PlanDocument, best: Estimate) -> Iterator[Line]:
         margin = f" within {100 * within:g}%" if within else ""
         seconds = other.number("step_time_s")
         time = f"{short_time(seconds)}, " if seconds else ""
-        yield Line("simplest", f"the first is the simplest{margin} of the fastest ({time}{cost:.1f}% less): "
-                   f"{one_line(layout)}")  # fmt: skip
+        fastest = f"({time}{cost:.1f}% less): {one_line(layout)}"
+        if strange := other.lines("unusual"):  # which needs a margin of its own (plan/search/unusual.py)
+            words = f"the first is more usual than the fastest {fastest}, unusual by {', '.join(strange)}"
+            yield Line("usual", words)
+            return
+        yield Line("simplest", f"the first is the simplest{margin} of the fastest {fastest}")
 
 
 def faster(option: Reader) -> str:
@@ -210,6 +214,13 @@ def reasons(document: PlanDocument) -> Iterator[Block]:
     lines = [reason(option, ours) for option in document.why_not]
     if lines:
         yield Note("why not", lines, few=1)
+    fewer = [
+        f"{option.text('precision')} would be {faster(option)} ({short_time(option.number('step_time_s'))}); "
+        f"it risks: {option.text('risk')} ({option.text('source')})"
+        for option in document.read.parts("precisions")
+    ]
+    if fewer:
+        yield Note("fewer bits", fewer, few=1)
     beyond = [
         f"{one_line(option.part('layout').data)}: {faster(option)}, needs {', '.join(option.lines('needs'))}"
         for option in document.read.parts("beyond")
