@@ -30,7 +30,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.flop_counter import flop_registry
 
 from scalewright.dry_run.live_bytes import Kind, LiveBytes
-from scalewright.model.torch_private import TorchDispatchMode, collectives, in_backward
+from scalewright.model.torch_private import CAST, TorchDispatchMode, collectives, in_backward
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_states import is_host
 from scalewright.parallel.timers import reported_axis
@@ -57,7 +57,6 @@ _FUNCTIONAL = {  # of a gather the output is counted, else the first argument
 }
 _DEVICE = torch.ops.prim.device.default
 _WAIT = collectives.wait_tensor.default
-_CAST = torch.ops.aten._to_copy.default
 _COPY = torch.ops.aten.copy_.default
 _DATA_PARALLEL = frozenset({"dp_shard", "dp_replicate"})
 # FLOPs, and (count, bytes) by (axis, kind, group size).
@@ -197,7 +196,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _copies_weights(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Whether FSDP casts or copies what it would gather: of a unit that a rank has to itself."""
-        if func is _CAST:
+        if func is CAST:
             return self.live.kind(args[0]) == "parameters"
         return func is _COPY and self.live.kind(args[1]) in ("parameters", "buffers")
 
