@@ -22,7 +22,7 @@ def group(number: int, pp: int, gib: float) -> dict[str, Any]:
     coords = {"pp": pp, "dp_replicate": 0, "dp_shard": 0, "cp": 0, "tp": number % 2, "ep": 0, "etp": 0}
     return {
         "ranks": ranks, "coords": coords, "flops": 123456789012345678, "params_local": 137_438_953,
-        "memory_bytes": memory, "collectives": sent,
+        "memory_bytes": memory, "memory_at_peak_bytes": memory, "collectives": sent,
     }  # fmt: skip
 
 

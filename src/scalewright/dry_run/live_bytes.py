@@ -86,6 +86,14 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
             self.now[kind] += entry.size
             entry.kind = kind
             self._raise_windows(kind)
+            for window in self.windows:
+                if self.total == window.peak:  # nothing was made or freed since: the same moment, named better
+                    window.at_peak = dict(self.now)
+
+    def kind(self, tensor: Tensor) -> Kind | None:
+        """The kind of a tensor's storage; None if it isn't counted."""
+        entry = self._entries.get(_local(tensor).untyped_storage()._cdata)
+        return None if entry is None else entry.kind
 
     def snapshot(self) -> dict[str, int]:
         """Bytes by kind, now."""

@@ -13,7 +13,7 @@ one and the last. A pipeline's step is cut into pieces, one an action (`ActionRe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -33,9 +33,10 @@ from scalewright.model.torch_private import FakeTensorMode, complete_fakes, fake
 from scalewright.parallel.execute import Executor, GradientSync, Plain, Recorder
 from scalewright.parallel.inputs import Micro, document_arguments, wanted_by
 from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
-from scalewright.parallel.offload_states import is_host, mark_host
+from scalewright.parallel.offload_states import HostMasters, is_host, mark_host
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
+from scalewright.parallel.shard_gradients import kept_gradients
 from scalewright.spec.grid import Grid
 from scalewright.spec.groups import ISLANDS, USED
 from scalewright.spec.model import ModelSpec
@@ -50,6 +51,7 @@ from scalewright.train.optimizer import build_optimizer
 from scalewright.train.step import Step
 
 CPU = torch.device("cpu")
+Waiting = Callable[[], Iterable[Tensor]]  # gradients that FSDP keeps from one micro-batch to the next
 Played = Callable[[int], RankStep]  # A rank's step, by the rank's place in the pipeline.
 
 
@@ -103,6 +105,9 @@ def _settle(parallel: Parallel) -> None:
     """
     before = {id(weight): is_host(weight.master) for weight in parallel.weights}
     _gather_once(parallel)
+    if parallel.weights.host is not None:  # masters are apart from the shards, which stay on the device
+        parallel.weights.host = HostMasters(parallel.weights, CPU)
+        return
     for weight in parallel.weights:
         if isinstance(weight.compute, DTensor):
             local = weight.compute.to_local().detach()
@@ -160,7 +165,7 @@ class Player:
         ZeRO 0 and 3 do the same for the first as for those in the middle, so that two are enough.
         """
         assert isinstance(executor, Plain)
-        executor.gradients = counted = _Tallied(executor.gradients, self.watch)
+        executor.gradients = counted = _Tallied(executor.gradients, self.watch, self.waiting)
         run = 3 if self.run.layout.zero_stage in (1, 2) else 2
         step = self.run_step(min(run, micros))
         if micros <= run:
@@ -200,7 +205,7 @@ class Player:
 
     def _write(self, pipeline: Pipeline, part: Schedule) -> Script:
         micro_batches = self.micros()
-        pipeline.gradients = _Marked(pipeline.gradients, self.watch)
+        pipeline.gradients = _Marked(pipeline.gradients, self.watch, self.waiting)
         recorder = ActionRecorder(self.watch, part, self.mesh.index("pp"))
         pipeline.follow(part)
         pipeline.recorder = recorder
@@ -208,6 +213,11 @@ class Player:
         recorder.begin()
         self.step(micro_batches[: part.micro_batches], torch.zeros(()))
         return recorder.end()
+
+    def waiting(self) -> Iterator[Tensor]:
+        """Gradients that the next micro-batch's are added to, where FSDP holds them."""
+        modules = self.step.parallel.model.modules()
+        return kept_gradients(module for module in modules if isinstance(module, FSDPModule))
 
     def micros(self) -> list[Micro]:
         """All micro-batches of a step; they are there from its beginning."""
@@ -243,8 +253,8 @@ def _with_outer(step: RankStep, outer: RankStep) -> RankStep:
 class _Marked:
     """Gradients as they are; what is made while they are reduced is no forward's activation."""
 
-    def __init__(self, gradients: GradientSync, watch: Watch) -> None:
-        self.gradients, self.watch = gradients, watch
+    def __init__(self, gradients: GradientSync, watch: Watch, waiting: Waiting) -> None:
+        self.gradients, self.watch, self.waiting = gradients, watch, waiting
         self.clear, self.begin, self.finish = gradients.clear, gradients.begin, gradients.finish
 
     def end(self, stage: int, last: bool) -> None:
@@ -252,20 +262,26 @@ class _Marked:
         self.watch.updating = True
         self.gradients.end(stage, last)
         self.watch.updating = False
+        self.watch.kept(self.waiting())
 
 
 class _Tallied:
     """Gradients as they are, and what the watch had counted when each micro-batch began."""
 
-    def __init__(self, gradients: GradientSync, watch: Watch) -> None:
-        self.gradients, self.watch = gradients, watch
-        self.clear, self.end, self.finish = gradients.clear, gradients.end, gradients.finish
+    def __init__(self, gradients: GradientSync, watch: Watch, waiting: Waiting) -> None:
+        self.gradients, self.watch, self.waiting = gradients, watch, waiting
+        self.clear, self.finish = gradients.clear, gradients.finish
         self.tallies: list[Tally] = []
 
     def begin(self, stage: int, last: bool) -> None:
         """Before a micro-batch."""
         self.tallies.append(self.watch.tally())
         self.gradients.begin(stage, last)
+
+    def end(self, stage: int, last: bool) -> None:
+        """After one."""
+        self.gradients.end(stage, last)
+        self.watch.kept(self.waiting())
 
 
 class ActionRecorder(Recorder):

@@ -30,7 +30,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.flop_counter import flop_registry
 
 from scalewright.dry_run.live_bytes import Kind, LiveBytes
-from scalewright.model.torch_private import TorchDispatchMode, collectives, in_backward
+from scalewright.model.torch_private import CAST, TorchDispatchMode, collectives, in_backward
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_states import is_host
 from scalewright.parallel.timers import reported_axis
@@ -57,6 +57,7 @@ _FUNCTIONAL = {  # of a gather the output is counted, else the first argument
 }
 _DEVICE = torch.ops.prim.device.default
 _WAIT = collectives.wait_tensor.default
+_COPY = torch.ops.aten.copy_.default
 _DATA_PARALLEL = frozenset({"dp_shard", "dp_replicate"})
 # FLOPs, and (count, bytes) by (axis, kind, group size).
 Tally = tuple[int, dict[tuple[str, str, int], tuple[int, int]]]
@@ -127,6 +128,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors:
             self.live.tag(tensor, "buffers")
 
+    def kept(self, gradients: Iterable[Tensor]) -> None:
+        """Marks gradients that wait for the next micro-batch's."""
+        for gradient in gradients:
+            self.live.tag(gradient, "gradients")
+
     def _gradient(self, parameter: Tensor) -> None:
         if parameter.grad is not None:
             self.live.tag(parameter.grad, "gradients")
@@ -167,11 +173,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         namespace = func.namespace
         if namespace in ("c10d", "_c10d_functional"):
             self._communicate(func, args, result)
-        elif namespace == "fsdp":
-            self._tag_buffers((args, kwargs.get("out")))
+        elif namespace == "fsdp":  # gradients that are copied to be sent stay what they are
+            self._tag_buffers((() if func._opname == "chunk_cat" else args, kwargs.get("out")))
+        elif func is _COPY and self._returns(*args[:2]):
+            self.live.tag(result, "activations", over=("other",))
         else:
             self.flops += flops_of(func, args, kwargs, result)
-        kind = self._kind(func)
+        kind = "buffers" if self._copies_weights(func, args) else self._kind(func)
         for tensor in _tensors(result):
             self.live.count(tensor, kind)
         return result
@@ -185,6 +193,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return "activations"
         space = func is torch.ops.aten.empty.memory_format
         return "other" if self.updating or space or in_backward() else "activations"
+
+    def _copies_weights(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether FSDP casts or copies what it would gather: of a unit that a rank has to itself."""
+        if func is CAST:
+            return self.live.kind(args[0]) == "parameters"
+        return func is _COPY and self.live.kind(args[1]) in ("parameters", "buffers")
+
+    def _returns(self, there: Tensor, source: Tensor) -> bool:
+        """Whether a copy brings back an activation that was offloaded."""
+        away = self.live.offloaded
+        return away is not None and away(source) and not away(there)
 
     def _communicate(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         name = func._opname

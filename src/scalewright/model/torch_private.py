@@ -25,6 +25,7 @@ tree_leaves = _pytree.tree_leaves
 functorch_config = config
 collectives = torch.ops._c10d_functional
 grouped_mm: Any = torch._grouped_mm
+CAST = torch.ops.aten._to_copy.default  # the operator of `Tensor.to`
 GROUPED_MM = torch.ops.aten._grouped_mm.default  # the operator that it runs
 
 

@@ -17,11 +17,11 @@ and, in ZeRO-1 and before torch 2.12, for a user's own module, whose ranks may e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from scalewright.model.decoder import Decoder
@@ -186,6 +186,17 @@ def accumulate_now(modules: Iterable[FSDPModule], *, fill: bool = False) -> None
                 without = parameter.unsharded_accumulated_grad is None and whole.grad is None
                 if fill and without and whole.requires_grad:
                     parameter.unsharded_accumulated_grad = torch.zeros_like(whole, dtype=torch.float32)
+
+
+def kept_gradients(modules: Iterable[FSDPModule]) -> Iterator[Tensor]:
+    """Gradients that wait for the next micro-batch's: whole ones, and sums of a shard that replicas have yet to sum."""
+    for module in modules:
+        for group in _groups(module):
+            for parameter in _gathered(group):
+                kept = (parameter.unsharded_accumulated_grad, parameter._unsharded_param.grad)
+                yield from (gradient for gradient in kept if gradient is not None)
+            if group._partial_reduce_output is not None:
+                yield group._partial_reduce_output
 
 
 def _gathered(group: Any) -> list[Any]:

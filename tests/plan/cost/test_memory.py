@@ -172,3 +172,25 @@ def test_spreads_are_those_of_the_measured_peaks() -> None:
         within = (error[at] > -1.2816 * spread) & (error[at] < 1.2816 * spread)
         assert within.mean() > 0.7
     assert find_framework("torchtitan").memory_spread > 0.13, "never measured: wider than most that were"
+
+
+@pytest.mark.parametrize(("devices", "compiled", "eager"), [(8, 77.0, 82.4), (128, 62.0, 67.0)])
+def test_torchtitans_selective_checkpointing_keeps_what_it_lists(devices: int, compiled: float, eager: float) -> None:
+    """Reserved GiB of Llama 3.1 8B: pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3."""
+    cells = {"framework": "torchtitan", "model": "Llama-3.1-8B", "device": "H100-80GB-SXM", "n_devices": devices}
+    cells |= {"dp": devices, "tp": 1, "pp": 1, "sharding": "fsdp", "mbs": 2, "gbs": 2 * devices, "seq": 8192}
+    rows = [{**{key: str(value) for key, value in cells.items()}, "recompute": "selective", "precision": "bf16"}]
+    reserved = predict_table(runs_of(rows).requests).outcome.memory.kinds["reserved"][0] / 2**30
+    assert reserved == pytest.approx(compiled, rel=0.03)
+    assert reserved == pytest.approx(eager, rel=0.08)
+
+
+def test_grouped_products_arent_listed() -> None:
+    mixture, cluster = load_model_spec("qwen3-30b-a3b"), load_cluster({"like": "dgx-h100", "nodes": 2})
+    layout = Layout.parse({"devices": 16, "ep": 8, "micro_batch": 2, "global_batch": 32, "recompute": "none"})
+    kept = {
+        kind: predict(mixture, cluster, layout.replace(recompute=kind), 4096, framework="torchtitan")
+        for kind in ("none", "selective", "full")
+    }
+    held = {kind: answer.memory_gib["activations"] for kind, answer in kept.items()}
+    assert held["full"] < held["selective"] < 0.5 * held["none"]

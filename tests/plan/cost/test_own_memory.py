@@ -95,6 +95,20 @@ def counted(model: ModelSpec, layout: Layout, documents: bool) -> Group:
     return max(dry_run(run).groups, key=lambda group: group.step.peak)
 
 
+# Each kind alone, at the moment of the peak: (model, layers, layout)
+SPLIT: list[tuple[str, int, dict[str, Any]]] = [
+    ("llama-3.1-8b", 12, {"devices": 8, "recompute": "full", "global_batch": 8}),  # the last block's backward
+    ("llama-3.1-8b", 3, {"devices": 8, "zero_stage": 1, "recompute": "full", "global_batch": 32}),  # whole sums
+    ("llama-3.1-8b", 3, {"devices": 8, "offload": "optimizer", "recompute": "full", "global_batch": 8}),
+    ("qwen3-30b-a3b", 4, {"devices": 8, "zero_stage": 2, "ep": 4, "recompute": "selective", "global_batch": 8}),
+    ("llama-3.1-8b", 3, {"devices": 8, "zero_stage": 2, "recompute": "full", "global_batch": 8}),
+    ("llama-3.1-8b", 3, {"devices": 8, "offload": "activations", "global_batch": 8}),
+    ("llama-3.1-8b", 3, {"devices": 16, "dp_replicate": 2, "recompute": "full", "global_batch": 32}),
+    ("llama-3.1-8b", 4, {"devices": 8, "tp": 2, "cp": 2, "zero_stage": 1, "global_batch": 8}),
+    ("qwen3-30b-a3b", 4, {"devices": 8, "ep": 8, "recompute": "full", "global_batch": 32}),
+]
+
+
 @contextmanager
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, float]]]:
     """The peak of every moment that the planner compares, on every rank, and its activations, in GiB."""
@@ -144,6 +158,18 @@ def test_the_plans_memory_is_the_dry_runs(
 @pytest.mark.parametrize(("name", "index", "documents"), ALL)
 def test_of_every_model_and_layout(name: str, index: int, documents: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     check(name, index, documents, monkeypatch)
+
+
+@pytest.mark.parametrize("index", [pytest.param(i, marks=[pytest.mark.slow] * (i > 3)) for i in range(len(SPLIT))])
+def test_every_kind_is_the_dry_runs(index: int) -> None:
+    name, layers, keys = SPLIT[index]
+    model, layout = load_model_spec(name).replace(num_hidden_layers=layers), Layout.parse({"precision": "bf16", **keys})
+    group = counted(model, layout, documents=False)
+    planned = predict(model, load_cluster(CLUSTER), layout, SEQ_LEN).memory_gib
+    peak = group.step.peak / GIB
+    assert planned["peak"] == pytest.approx(peak, rel=0.02)
+    for kind, size in group.step.at_peak.items():
+        assert planned[kind] == pytest.approx(size / GIB, abs=0.02 * peak), kind
 
 
 @pytest.mark.parametrize("index", [pytest.param(i, marks=[pytest.mark.slow] * (i != 2)) for i in range(5)])

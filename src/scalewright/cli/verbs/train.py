@@ -124,7 +124,7 @@ def show_dry_run(document: Group) -> None:
     print(f"{split}; one rank's step:\n")
     size, unit = _unit(max(group["memory_bytes"]["peak"] for group in groups))
     columns = ("ranks", "held", "FLOPs", "states", *KINDS)
-    print_table(columns, _memory_rows(groups, size), f"{unit}, each kind at its highest; peak: of their sum")
+    print_table(columns, _memory_rows(groups, size), f"{unit} at the moment of the peak")
     print()
     if traffic := _traffic_rows(groups):
         print_table(("axis", "collective", "of ranks", "count", "bytes"), traffic)
@@ -161,7 +161,7 @@ def _memory_rows(groups: Sequence[Group], size: int) -> list[tuple[str, ...]]:
 
 
 def _numbers(group: Group, size: int) -> tuple[str, ...]:
-    memory = group["memory_bytes"]
+    memory = {**group["memory_at_peak_bytes"], "peak": group["memory_bytes"]["peak"]}
     states = sum(memory[kind] for kind in STATES)
     flops = f"{group['flops']:.3g}".replace("e+", "e")
     held = (states, *(memory[kind] for kind in KINDS))

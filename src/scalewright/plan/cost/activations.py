@@ -6,6 +6,7 @@ What a block keeps of each (Korthikanti et al. 2022 §4 and §5):
 
     none   all that its backward reads      selective   its input and its matrix products' outputs
     core   less attention's inside          full        its input
+    policy of XLA's trainers a share; of torchtitan outputs of attention and every second plain product
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     freed = works.parts - narrow[:, None] * halves[:, :REST]
     freed[:, PARTS.index("experts")] -= first
     whole, inside = none + (scores + masks)[u], none + masks[u]
+    by_xla = trainers.kernels == KERNELS.index("xla")
     full = kept.full[u] / np.where((at.trainer.partitions > 0) & (table.sp <= 0), table.tp, 1.0)
     kinds: dict[str, Callable[[], np.ndarray]] = {
         "core": lambda: inside,
@@ -60,7 +62,7 @@ def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
         "share": lambda: (1 - table.share) * whole + table.share * full,
         "budget": lambda: at.budget[0],
         "modules": lambda: whole - (trainers.reruns * np.maximum(freed, 0.0)).sum(1)[u],
-        "policy": lambda: at.c["memory.policy"] * (whole + full),
+        "policy": lambda: np.where(by_xla[u], at.c["memory.policy"] * (whole + full), kept.by_operator[u]),
     }
     chosen = whole
     for name, of in kinds.items():

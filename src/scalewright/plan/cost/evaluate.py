@@ -88,7 +88,11 @@ def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.
     for rung in LADDER:
         chosen = np.where(open_rows, RECOMPUTE.index(rung), chosen)
         open_rows &= ~memory(Columns(replace(built, recompute=chosen), facts, c)).fits
-    return np.where(open_rows, last, chosen)
+    chosen = np.where(open_rows, last, chosen)
+    # whole blocks where that is not enough, either, and they are
+    open_rows &= ~memory(Columns(replace(built, recompute=chosen), facts, c)).fits
+    whole = np.where(open_rows, RECOMPUTE.index("full"), chosen)
+    return np.where(memory(Columns(replace(built, recompute=whole), facts, c)).fits, whole, chosen)
 
 
 def quantiles(seconds: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

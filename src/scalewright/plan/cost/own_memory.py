@@ -6,6 +6,7 @@
     weights    all under way; a V: fewer         the same; ZeRO-3: a stage; gradients of outputs that wait
     block      all under way, one block rebuilt  the same; the block's weights and its neighbour's; once more
                                                  a block later, while the first is reduced
+    last       one block's                       ZeRO-3: root and block; all other gradients, reduced
     reduce     all but one block's               the same; the block's gradients, and the copy that is sent;
                                                  before the blocks, those of a head that is a unit of its own
     root       all but one micro-batch's         the same of the root; ZeRO-1: beside its sum
@@ -76,6 +77,8 @@ def own_moments(at: Columns, place: PipelineRank, held: States, kept: Kept, aliv
         rank.backward_of_block(),
         rank.backward_of_next_block(),
         rank.reduction_of_block(),
+        rank.backward_of_last_block(),
+        rank.reduction_of_last_block(),
         rank.reduction_of_root(sent=False),
         rank.reduction_of_root(sent=True),
         rank.sum_of_root(),
@@ -120,7 +123,9 @@ class _Rank:
         # elements, padded as FSDP cuts them: of all blocks, and of a stage's root at either end of the model
         size, last = at.padded.regions.elements, place.last > 0
         self.last, self.blocks = last, place.blocks
-        self.block = size[:, BLOCK] + at.region(at.facts.works.expert, BLOCK)
+        self.experts = at.region(at.facts.works.expert, BLOCK)  # a unit by themselves
+        self.block = size[:, BLOCK] + self.experts
+        self.unit = np.where(self.experts > 0, size[:, BLOCK], self.block)  # the block's own
         self.start = (place.first > 0) * size[:, BEFORE]
         apart = last & (place.first == 0) & (works.tied > 0)
         self.tied = (works.tied_head > 0) & (t.pp == 1)
@@ -155,6 +160,7 @@ class _Rank:
         self.gradients_kept = np.where(works.gated > 0, 3.0, 2.0)
         each = kept.block * self.blocks
         self.under_way = alive * (each + (place.first > 0) * at.kept(BEFORE))
+        self.lowest = self.under_way - alive * kept.block * np.maximum(self.blocks - 1.0, 0.0)
         # offloaded ones have left by the time that the head is done
         self.beside_head = np.where(t.offloads("activations"), 0.0, self.under_way)
         losses = np.where((t.schedule == GPIPE) & self.piped, t.accumulation, 1.0)
@@ -183,6 +189,12 @@ class _Rank:
     def reduces_each(self) -> np.ndarray:
         """Whether this backward reduces block by block: in ZeRO-1 that of the last micro-batch."""
         return np.asarray((self.stage >= 2) | ((self.stage == 1) & ~self.several))
+
+    @cached_property
+    def gathered_then(self) -> np.ndarray:
+        """What is gathered once a head that is a unit is done: an only micro-batch frees one unit after another."""
+        frees = (self.stage > 0) & (self.stage < 3) & ~self.several & ~self.piped
+        return np.asarray(self.gathered - np.where(frees, self.width * self.head_unit, 0.0))
 
     @cached_property
     def reducing(self) -> np.ndarray:
@@ -243,8 +255,9 @@ class _Rank:
         here = (self.head_unit > 0) & self.reduces_each
         acts = self.beside_head + np.maximum(self.losses - 1.0, 0.0) * self.after
         made = self.width * self.head_unit + self.stream
-        buffers = self.gathered + self.prefetched + FP32 * self.head_unit * (1 + 1 / self.ranks)
-        return Moment(here * acts, here * buffers, here * self.gradients, here * made)
+        part, sums = FP32 * self.head_unit / self.ranks, self.several  # which are there, and it is added to
+        buffers = self.gathered_then + self.prefetched + FP32 * self.head_unit + np.where(sums, part, 0.0)
+        return Moment(here * acts, here * buffers, here * (self.gradients + np.where(sums, 0.0, part)), here * made)
 
     def backward_of_block(self) -> Moment:
         """The block rebuilt; the widest gradients of its MLP, and one weight's.
@@ -260,7 +273,9 @@ class _Rank:
         whole = self.split & ~self.split_all  # gathers the stage, as a weight part does
         blocks = np.where(whole, self.blocks / self.virtual_stages, np.minimum(self.blocks, 2.0))
         blocks = np.where(self.stage == 3, blocks, 0.0)
-        buffers = self.gathered + self.sending + self.width * self.block * blocks
+        # of two blocks with experts the second's are gathered when its own backward begins
+        ahead = np.where(whole | (self.stage < 3), 0.0, self.experts) * np.maximum(blocks - 1.0, 0.0)
+        buffers = self.gathered_then + self.sending + self.width * (self.block * blocks - ahead)
         return Moment(acts, buffers, self.gradients + self.first_gradient, self.waiting + made)
 
     def weight_parts(self) -> Moment:
@@ -283,7 +298,7 @@ class _Rank:
         first = self.backward_of_block()
         here = self.reduces_each & ~self.split & (self.blocks > 1)
         shard = self.shard_gradients * self.block / np.maximum(self.elements, 1.0)
-        buffers = first.buffers - self.sending + FP32 * self.block
+        buffers = first.buffers - self.sending + FP32 * self.unit
         gradients = np.where(self.several, self.gradients, shard + self.first_gradient)
         return Moment(here * (first.activations - self.kept.last), here * buffers, here * gradients, here * first.other)
 
@@ -300,6 +315,30 @@ class _Rank:
         done = np.where(late, self.blocks / self.virtual_stages * self.kept.block, self.kept.last)
         acts = self.under_way + self.waiting_logits - done
         return Moment(acts, buffers, self.gradients + self.first_gradient, self.waiting + made)
+
+    def backward_of_last_block(self) -> Moment:
+        """An only micro-batch's last: others' activations have gone, their gradients have come.
+
+        Of ZeRO-3 the last but one, while the last one's weights come.
+        """
+        ahead = (self.stage == 3) & (self.blocks > 1)
+        acts = self.lowest + ahead * self.kept.block + self.kept.rebuilt - self.widest
+        made = self.gradients_kept * self.widest + self.width * self.weight
+        buffers = self.width * (self.block + ahead * self.unit) + FP32 * self.unit
+        return self._late(1.0 + ahead, acts, buffers, made)
+
+    def reduction_of_last_block(self) -> Moment:
+        """The gradients of it, or of its experts, which come first: whole, and their fp32 copy."""
+        unit = np.where(self.experts > 0, self.experts, self.block)
+        acts = self.lowest - self.kept.last * (self.experts == 0)
+        return self._late(1.0, acts, self.width * (self.block - unit) + FP32 * unit, self.width * unit + self.stream)
+
+    def _late(self, blocks: np.ndarray | float, acts: np.ndarray, buffers: np.ndarray, made: np.ndarray) -> Moment:
+        """A moment when these blocks and the root have yet to be reduced."""
+        here = self.reduces_each & ~self.several & ~self.piped
+        left = (self.roots + blocks * self.block) / np.maximum(self.elements, 1.0)
+        buffers = self.width * self.roots + buffers
+        return Moment(here * acts, here * buffers, here * self.shard_gradients * (1.0 - left), here * made)
 
     def reduction_of_root(self, sent: bool) -> Moment:
         """Embedding and head, once their blocks are done; in ZeRO-1 after the last micro-batch.

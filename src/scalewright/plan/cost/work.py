@@ -75,6 +75,7 @@ class Kernel(NamedTuple):
     early: Number = 0.0  # a gradient that the forward makes
 
 
+BY_OPERATOR = ("attention", "linear", "router")
 PRODUCTS = ("linear", "grouped_linear", "head", "router")
 
 
@@ -85,6 +86,7 @@ class RegionKept(NamedTuple):
     core: Number
     selective: Number
     full: Number
+    by_operator: Number  # torchtitan's policy (`_by_operator`)
     eager: Number  # what eager kernels keep beside
     square: Number  # pairs of query and key
     products: Number  # outputs of products and norms
@@ -287,7 +289,19 @@ def _kept(operators: Sequence[Operator], widened: float) -> RegionKept:
     weight = max((float(o.groups * o.shape[1] * o.shape[2]) for o in products if o.shape), default=0.0)
     widest = max((o.written for o in operators if o.kind == "activation"), default=0.0)
     last = sum(o.saved for o in operators if o.name.endswith("experts.down"))
-    return RegionKept(none, core, selective, full, norms + gates, float(pairs), outputs, widest, weight, last)
+    listed = full + _by_operator(operators)
+    return RegionKept(
+        none, core, selective, full, listed, norms + gates, float(pairs), outputs, widest, weight, last
+    )  # fmt: skip
+
+
+def _by_operator(operators: Iterable[Operator]) -> float:
+    """Bytes that torchtitan's selective checkpointing keeps beside a block's input.
+
+    Outputs of attention, and of every second `mm`; grouped products aren't among what it lists
+    (torchtitan/distributed/activation_checkpoint.py and models/llama3/infra/parallelize.py, v0.2: `_op_sac_save_list`).
+    """
+    return sum(o.written / (1.0 if o.kind == "attention" else 2.0) for o in operators if o.kind in BY_OPERATOR)
 
 
 @lru_cache(maxsize=4096)
