@@ -24,6 +24,7 @@ from scalewright.plan.frameworks import HOSTS, KERNELS
 from scalewright.plan.request import Request
 from scalewright.spec.hardware.device_families import PRICED, Family
 from scalewright.spec.hardware.devices import load_device
+from scalewright.spec.hardware.topology import FABRICS
 
 # Assumptions that move the time much: layout, batch, shape
 HEAVY = ("tp ", "pp ", "mbs ", "gbs ", "shape ", "layers ", "layout", "seq ", "heads ")
@@ -91,6 +92,8 @@ def _uses(group: str, name: str) -> Callable[[Columns], np.ndarray] | None:
         return lambda at: at.chip.priced == PRICED.index(name)
     if group == "passes":
         return lambda at: at.trainer.kernels == KERNELS.index(name)
+    if group in ("exchange", "dispatch"):
+        return lambda at: (at.chip.fabric == FABRICS.index(name)) & (at.table.ep > 1)
     if group == "host" and name in HOSTS:
         return lambda at: at.trainer.host == HOSTS.index(name)
     return {

@@ -24,6 +24,7 @@ from scalewright.plan.cost.evaluate import Prepared, evaluate_time, prepare
 from scalewright.plan.cost.spread import Unseen
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.frameworks import OTHER
+from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import text
 from scalewright.plan.rows.rows import NO_PRICE
 from scalewright.spec.base import read_yaml
@@ -49,12 +50,19 @@ class Problem:
     base: Constants
 
 
+def _unconfirmed(request: Request) -> bool:
+    """Whether experts exchange over a kind of network whose rate for that was read off one source, and isn't fitted."""
+    kinds = {name for group, name in (fact.name.split(".") for fact in facts() if fact.one_source and not fact.fitted)}
+    return request.ep > 1 and request.chip.fabric_kind in kinds
+
+
 def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | None = None, most: int = 150) -> Problem:
     """The problem of these runs: at most `most` rows of a source, evenly spaced through it."""
     # the score uses all rows; an average over a whole run includes failures and checkpoints, an early step the start-up
     steady = np.array([not UNSTEADY.search(text(row, "notes")) for row in runs.rows], dtype=bool)
-    # nor would a constant be right that stands for what has no price, such as a network that nobody has priced
+    # nor would a constant be right that stands for what has no price, or one that nobody else has confirmed
     steady &= np.array([not any(NO_PRICE in line for line in request.assumed) for request in runs.requests], dtype=bool)
+    steady &= np.array([not _unconfirmed(request) for request in runs.requests], dtype=bool)
     use = runs.plain & steady if (runs.plain & steady).any() else runs.plain
     index = []
     for source in dict.fromkeys(runs.source[use]):
