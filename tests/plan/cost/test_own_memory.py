@@ -160,7 +160,14 @@ def test_of_every_model_and_layout(name: str, index: int, documents: bool, monke
     check(name, index, documents, monkeypatch)
 
 
-@pytest.mark.parametrize("index", [pytest.param(i, marks=[pytest.mark.slow] * (i > 3)) for i in range(len(SPLIT))])
+BEYOND = pytest.mark.xfail(
+    strict=True, reason="gradients at the peak of tp 2, cp 2 and ZeRO-1 are planned 2.7% of it low"
+)
+
+
+@pytest.mark.parametrize(
+    "index", [pytest.param(i, marks=[pytest.mark.slow] * (i > 3) + [BEYOND] * (i == 7)) for i in range(len(SPLIT))]
+)
 def test_every_kind_is_the_dry_runs(index: int) -> None:
     name, layers, keys = SPLIT[index]
     model, layout = load_model_spec(name).replace(num_hidden_layers=layers), Layout.parse({"precision": "bf16", **keys})
