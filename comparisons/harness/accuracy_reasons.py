@@ -17,8 +17,8 @@ FAR_SOURCES = {
     " launches of that trainer decide: left out, these are guessed.",
     "megatron-bridge": "mixtures of experts, whose software moved by 1.3 to 1.8 within a year at the same layout.",
     "maxtext-tpu": "neither batch nor layout is stated: both are assumed.",
-    "aws-h100-dispatch": "mixtures over EFA, a network without a price, whose dispatch reaches a part of the NICs'"
-    " rate.",
+    "aws-h100-dispatch": "mixtures over EFA, whose dispatch reaches a part of the NICs' rate, on hosts that take"
+    " 17 ms a layer whatever it sends: scored, and not fitted.",
     "nemo-longseq": "sequences up to 1M tokens; its times follow from TFLOP/s, and offload isn't stated.",
 }
 
