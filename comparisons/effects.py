@@ -4,8 +4,7 @@
     python comparisons/effects.py --cuts lineage          one way to leave out
 
 A change is a set of constants; its neutral values switch it off. The constants are fitted anew for every line, with
-the change's own at its value or its neutral one. A change that doesn't help on what was left out isn't kept: those
-that were tried and dropped stay in the last table of the result.
+the change's own at its value or its neutral one. A change that doesn't help on what was left out isn't kept.
 """
 
 from __future__ import annotations
@@ -60,9 +59,7 @@ def main() -> None:
         rows[f"{name}, alone"] = figures(runs, others, options.cuts)
     rows["all"] = figures(runs, [], options.cuts)
     columns = [f"{cut}{part}" for cut in options.cuts for part in ("", ", mixtures")]
-    old = max(RESULTS.glob("*-effects.json"), default=None)
-    tried = json.loads(old.read_text(encoding="utf-8"))["tables"][-1:] if old else []
-    result: dict[str, Any] = {"tables": [{"columns": columns, "rows": rows}, *tried]}
+    result: dict[str, Any] = {"columns": columns, "rows": rows}
     path = RESULTS / f"{time.strftime('%Y-%m-%d', time.gmtime())}-effects.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for name, numbers in rows.items():

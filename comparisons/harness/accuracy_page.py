@@ -125,12 +125,9 @@ def effects() -> str:
     """The newest table of effects: each change alone and together, on rows that were left out."""
     path = max(RESULTS.glob("*-effects.json"), default=None)
     if path is None:
-        return "None was tried."
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return "\n\n".join(
-        table(["", *part["columns"]], [[name, *map(pct, numbers)] for name, numbers in part["rows"].items()])
-        for part in found["tables"]
-    )
+        return "They weren't measured yet."
+    measured = json.loads(path.read_text(encoding="utf-8"))
+    return table(["", *measured["columns"]], [[name, *map(pct, row)] for name, row in measured["rows"].items()])
 
 
 def over(f: Figures) -> str:
