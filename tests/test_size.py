@@ -18,7 +18,7 @@ BUDGET = {
     "accept": 470,
     "bench": 700,
     "checkpoint": 2_110,
-    "cli": 3_350,  # networks in a list; numbers with suffixes; no silence; words that users try
+    "cli": 3_352,  # networks in a list; numbers with suffixes; no silence; words that users try
     "data": 3_175,  # which fraction validates; names of mended files
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
     "dry_run": 1_060,  # kinds of memory as a plan has them
@@ -30,7 +30,7 @@ BUDGET = {
     "model": 2_120,
     "parallel": 3_440,
     "parity": 790,
-    "plan": 7_640,  # releases, networks, bounds on memory, precisions and modules as axes, bands of what no fit saw
+    "plan": 7_648,  # releases, networks, bounds on memory, precisions and modules as axes, bands of what no fit saw
     "report": 4_053,  # what a total leaves out; fewer bits, what is unusual
     "serve": 360,
     "spec": 6_740,  # six families; networks; all mistakes at once; what trainers recompute
