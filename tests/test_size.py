@@ -18,7 +18,7 @@ BUDGET = {
     "accept": 470,
     "bench": 700,
     "checkpoint": 2_110,
-    "cli": 3_352,  # networks in a list; numbers with suffixes; no silence; words that users try
+    "cli": 3_350,  # networks in a list; numbers with suffixes; no silence; words that users try
     "data": 3_175,  # which fraction validates; names of mended files
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
     "dry_run": 1_060,  # kinds of memory as a plan has them

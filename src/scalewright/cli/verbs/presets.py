@@ -90,48 +90,6 @@ def clusters(
         rate = f"{flops / 1e12:.4g}" if flops else "none"
         memory, link = (f"{row[key] / 1e9:.0f}" for key in ("memory_bytes", "link_bytes_per_s"))
         kind = {"infiniband": "ib", "ethernet": "eth", None: "none"}.get(row["network"], row["network"])  # 80 columns
-        table.append([row["name"], *sizes, row["layers"], row["hidden"], heads, row["context"], trains])
-    print_table(("name", "params", "active", "layers", "hidden", "heads / kv", "context", "train"), table)
-
-
-def _model_row(spec: ModelSpec) -> Mapping[str, Any]:
-    from scalewright.spec.huggingface import why_not_running
-    from scalewright.spec.tensors import count as count_parameters
-
-    total = count_parameters(spec)
-    return {
-        "name": spec.name, "family": spec.family, "params": total.total, "active_params": total.active,
-        "layers": spec.num_hidden_layers, "hidden": spec.hidden_size, "heads": spec.num_attention_heads,
-        "kv_heads": spec.kv_heads, "vocab": spec.vocab_size, "context": spec.context,
-        "trains": why_not_running(spec) is None,
-    }  # fmt: skip
-
-
-def clusters(
-    name: Annotated[str | None, argument("CLUSTER", "Show this one whole.", words=_cluster_names)] = None,
-    json: Json = False,
-) -> None:
-    """List the known clusters with their devices, or show one."""
-    from scalewright.machine.local import find_cluster
-    from scalewright.spec.base import to_yaml
-    from scalewright.spec.hardware.cluster import cluster_presets
-
-    if name is not None:
-        with working("looking at this machine and its rates"):
-            spec = find_cluster(name).dump()
-        print_json(spec) if json else print_exact(to_yaml(spec))
-        return
-    rows = [_cluster_row(key, spec) for key, spec in cluster_presets().items()]
-    if json:
-        print_json(rows)
-        return
-    table = []
-    for row in rows:
-        flops = row["peak_bf16_flops"] or row["peak_fp16_flops"]
-        rate = f"{flops / 1e12:.4g}" if flops else "none"
-        memory, link = (f"{row[key] / 1e9:.0f}" for key in ("memory_bytes", "link_bytes_per_s"))
-        kind = {"infiniband": "ib", "ethernet": "eth"}.get(row["network"], row["network"])  # a screen's width is short
-        network = f"{kind} {row['network_bytes_per_s'] / 1e9:.3g}" if kind else "none"
         table.append([row["name"], row["device"], row["devices_per_node"], memory, rate, link, kind])
     heads = ["name", "device", "per node", "GB each", "16-bit TFLOP/s", "link GB/s", "net"]
     print_table(heads, table)
