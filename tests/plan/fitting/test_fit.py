@@ -11,8 +11,17 @@ import pytest
 from scalewright.plan.constants import FILE, Constants, constants, facts
 from scalewright.plan.cost.evaluate import prepare
 from scalewright.plan.fitting.calibrate import profile
-from scalewright.plan.fitting.fit import evaluate_seconds, left_out, of_unknown_trainers, problem, solve, write
+from scalewright.plan.fitting.fit import (
+    evaluate_seconds,
+    left_out,
+    of_unknown_trainers,
+    problem,
+    solve,
+    unconfirmed,
+    write,
+)
 from scalewright.plan.fitting.runs import MEASURED, Runs, read_table, runs_of
+from scalewright.plan.predict import predict_rows
 from scalewright.spec.errors import UserError
 
 
@@ -84,3 +93,15 @@ def test_a_table_of_one_trainer_is_priced_by_the_priors(runs: Runs) -> None:
     assert {request.framework.name for request in of_unknown_trainers(alone).requests} == {"unknown"}
     offloaded = replace(alone, rows=[{**row, "framework": "deepspeed (ZeRO offload)"} for row in alone.rows])
     assert {request.offload for request in of_unknown_trainers(offloaded).requests} == {"all"}
+
+
+def test_experts_over_a_network_that_one_source_tells_of_are_not_fitted_on() -> None:
+    """Its rate was read off that source by eye; the other constants would bend to it."""
+    experts = next(row for row in read_table(MEASURED) if "fabric=efa" in row["options"] and int(row["ep"]) > 1)
+    elsewhere = {**experts, "id": "1", "options": experts["options"].replace("fabric=efa", "fabric=infiniband")}
+    alone = {**experts, "id": "2", "ep": "1", "options": "fabric=efa"}
+    runs = runs_of([experts, elsewhere, alone])
+    assert unconfirmed(runs).tolist() == [True, False, False]
+    assert len(problem(runs).log_seconds) == 2
+    bands = [answer["step_time_s"]["p90"] / answer["step_time_s"]["p10"] for answer in predict_rows(runs.rows)]
+    assert bands[0] > bands[1]

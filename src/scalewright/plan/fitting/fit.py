@@ -24,7 +24,6 @@ from scalewright.plan.cost.evaluate import Prepared, evaluate_time, prepare
 from scalewright.plan.cost.spread import Unseen
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.frameworks import OTHER
-from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import text
 from scalewright.plan.rows.rows import NO_PRICE
 from scalewright.spec.base import read_yaml
@@ -50,10 +49,11 @@ class Problem:
     base: Constants
 
 
-def _unconfirmed(request: Request) -> bool:
-    """Whether experts exchange over a kind of network whose rate for that was read off one source, and isn't fitted."""
-    kinds = {name for group, name in (fact.name.split(".") for fact in facts() if fact.one_source and not fact.fitted)}
-    return request.ep > 1 and request.chip.fabric_kind in kinds
+def unconfirmed(runs: Runs) -> np.ndarray:
+    """Rows whose experts go over a kind of network whose rate for that was read off one source, and isn't fitted."""
+    single = [fact.name.split(".") for fact in facts() if fact.one_source and not fact.fitted]
+    kinds = {name for group, name in single if group in ("exchange", "dispatch")}
+    return np.array([request.ep > 1 and request.chip.fabric_kind in kinds for request in runs.requests], dtype=bool)
 
 
 def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | None = None, most: int = 150) -> Problem:
@@ -62,7 +62,7 @@ def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | No
     steady = np.array([not UNSTEADY.search(text(row, "notes")) for row in runs.rows], dtype=bool)
     # nor would a constant be right that stands for what has no price, or one that nobody else has confirmed
     steady &= np.array([not any(NO_PRICE in line for line in request.assumed) for request in runs.requests], dtype=bool)
-    steady &= np.array([not _unconfirmed(request) for request in runs.requests], dtype=bool)
+    steady &= ~unconfirmed(runs)
     use = runs.plain & steady if (runs.plain & steady).any() else runs.plain
     index = []
     for source in dict.fromkeys(runs.source[use]):
