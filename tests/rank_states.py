@@ -6,6 +6,7 @@ what it holds: tests compare both with this.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
@@ -43,6 +44,14 @@ def state_bytes(
     if offloads_optimizer(layout):  # the host has masters, and buffers for gradients
         return StateBytes(copies or masters, gradients, 0, FP32 * 2 * sum(prod(local) for _, _, local in held) + states)
     return StateBytes(masters + copies, gradients, states)
+
+
+def unit_bytes(model: ModelSpec, layout: Layout, rank: int = 0) -> int:
+    """Bytes of a rank's part of what FSDP reduces at once, where that is largest: a block's, or the head's."""
+    units: Counter[int] = Counter()
+    for tensor, whole, _ in _shapes(model, layout, rank):
+        units[tensor.layer] += FP32 * _padded_shard(tensor, whole, layout)
+    return max(units.values())
 
 
 def optimizer_bytes(optimizer: Optimizer, tensor: TensorSpec, elements: int) -> int:

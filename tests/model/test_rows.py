@@ -219,7 +219,7 @@ def test_nothing_of_a_square_is_made(name: str, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.cap is None and not c.alibi and not c.sinks])
 def test_documents_as_flash_attention_takes_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a plain form of `varlen_attn` in its place."""
-    monkeypatch.setattr(gpu_rows, "_varlen", SimpleNamespace(varlen_attn=plain_varlen))
+    monkeypatch.setattr(gpu_rows, "_varlen", lambda: SimpleNamespace(varlen_attn=plain_varlen))
     case, rows = CASES[name], make(CASES[name])
     begins = first_keys(torch.arange(LENGTH), rows.documents, case.window if case.chunks else None, case.chunks)
     bounds, longest = gpu_rows.bounds_of(begins.expand(2, -1).numpy())

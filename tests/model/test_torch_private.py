@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -133,3 +135,62 @@ def test_the_rest_has_its_use() -> None:
     assert private.tree_leaves({"a": [1, (2, 3)]}) == [1, 2, 3]
     with private.functorch_config.patch(donated_buffer=False):
         assert private.functorch_config.donated_buffer is False
+
+
+def test_a_step_without_graph_breaks_is_torchs() -> None:
+    weights = [torch.nn.Parameter(torch.arange(6.0).reshape(2, 3)) for _ in range(2)]
+    plain, ours = (torch.optim.AdamW([w], lr=0.1, weight_decay=0.1) for w in weights)
+    ours = private.without_graph_breaks(ours)
+    hooked: list[str] = []
+    ours.register_step_post_hook(lambda *_: hooked.append("after"))
+    for _ in range(3):
+        for weight, optimizer in zip(weights, (plain, ours), strict=True):
+            weight.grad = weight.detach().sin()
+            optimizer.step()
+    assert torch.equal(*weights)
+    assert weights[1].requires_grad
+    assert hooked == ["after"] * 3
+
+
+def test_what_is_not_compiled_breaks_the_graph_and_runs() -> None:
+    seen: list[bool] = []
+
+    def inner(x: Tensor) -> Tensor:
+        seen.append(torch.compiler.is_compiling())
+        return x + 1
+
+    kept_out, graphs = private.not_compiled()(inner), []
+    assert torch.equal(kept_out(torch.zeros(2)), torch.ones(2))
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(lambda x: kept_out(x * 2) * 3, backend=backend)
+    for value in (1.0, 2.0):
+        assert torch.equal(compiled(torch.full((2,), value)), torch.full((2,), (2 * value + 1) * 3))
+    assert seen == [False] * 3
+    assert len(graphs) == 2  # before and after
+
+
+WITHOUT = """
+import sys
+from pathlib import Path
+sys.path[:0] = {paths}
+from runs import run_data
+import scalewright as sw
+folder = Path({folder})
+moe = {{"num_experts": 4, "top_k": 2, "moe_intermediate_size": 12}}
+sw.train(run_data(folder, train={{"steps": 1}}), quiet=True)
+mixture = dict(model={{"moe": moe}}, optimizer={{"name": "adamw"}}, out_dir=str(folder / "moe"))
+sw.train(run_data(folder, train={{"steps": 1}}, **mixture), quiet=True)
+print(sorted({{"sympy", "torch._dynamo", "torch.distributed.tensor"}} & set(sys.modules)))
+"""
+
+
+def test_a_run_starts_without_what_it_does_not_use(tmp_path: Path) -> None:
+    """The compiler, sympy and DTensor: 2 of 5 CPU seconds of a small run's start."""
+    tests = Path(__file__).resolve().parents[1]
+    code = WITHOUT.format(paths=[str(tests), str(tests.parent)], folder=repr(str(tmp_path)))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[]\n", done.stderr

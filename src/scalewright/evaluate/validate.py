@@ -21,7 +21,7 @@ from scalewright.parallel.cross_entropy import CrossEntropy
 from scalewright.parallel.execute import run_losses
 from scalewright.parallel.inputs import Micro, micro_batches, wanted_by
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.shard import release
+from scalewright.parallel.weights import release
 
 
 @dataclass(frozen=True)

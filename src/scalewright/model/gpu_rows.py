@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +23,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalewright.model.attend import Scores, widened
-
-try:
-    from torch.nn.attention import varlen as _varlen
-except ImportError:  # a torch without it
-    _varlen = None  # type: ignore[assignment]
 
 HALF = (torch.bfloat16, torch.float16)  # what FlashAttention takes
 BLOCK = 128  # queries, and keys, of FlexAttention's blocks
@@ -71,9 +67,19 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
+@lru_cache(maxsize=1)
+def _varlen() -> Any:
+    """torch's module, or None of a torch without it. Not at the top: it imports the compiler, 2 CPU seconds."""
+    try:
+        from torch.nn.attention import varlen
+    except ImportError:
+        return None
+    return varlen
+
+
 def has_varlen() -> bool:
     """Whether this torch has the kernel, with a window and groups of query heads."""
-    function = getattr(_varlen, "varlen_attn", None)
+    function = getattr(_varlen(), "varlen_attn", None)
     return function is not None and set(inspect.signature(function).parameters) >= _NEEDED
 
 
@@ -89,7 +95,7 @@ def attend_segments(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale: 
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, widened(v, q.shape[-1])))
     bounds, longest, window = segments
     reach = (-1, 0) if window is None else (window - 1, 0)
-    out: Any = _varlen.varlen_attn(
+    out: Any = _varlen().varlen_attn(
         q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=reach, enable_gqa=q.shape[1] != k.shape[1]
     )
     return torch.unflatten(out, 0, (batch, -1))[..., :width].transpose(1, 2)

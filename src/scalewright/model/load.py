@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import HuggingFaceFolder, has_predictions, torch_dtype
-from scalewright.model.init import init_tensor, named_tensors
+from scalewright.model.init import init_tensor, named_tensors, on_meta, to_empty
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
@@ -75,9 +75,9 @@ def build(reader: TensorReader, dtype: str = "float32", device: str = "cpu", *, 
     """A decoder filled from a reader, in evaluation mode; `mtp`: with its prediction modules."""
     kind, place = torch_dtype(dtype), torch_device(device)
     spec = reader.spec if mtp else reader.spec.replace(mtp_layers=0)
-    with torch.device("meta"):
+    with on_meta():
         module = Decoder(spec).to(kind)
-    module.to_empty(device=place)
+    to_empty(module, place)
     for name, parameter in module.named_parameters():
         parameter.copy_(reader.read(name))
     return module.eval()

@@ -14,6 +14,7 @@ PyTorch's kernels, and a dry run counts its outputs but, as of any kernel, not w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from scalewright.model.attend import Part, Scores, add_sinks, attend, attend_backward, sinks_gradient
+from scalewright.model.torch_private import not_compiled
 from scalewright.model.visible import Span, Visible
 
 _WHOLE = slice(None)
@@ -46,7 +48,16 @@ def attend_rows(
     return _attend_rows(q, k, v, first, host, slopes, sinks, scores.scale, scores.cap)[0]  # type: ignore[no-any-return]
 
 
-@torch.library.custom_op("scalewright::attend_rows", mutates_args=())
+def _operator(function: Callable[..., Any]) -> Any:
+    """Registers a function under its name. As `torch.library.custom_op`, which imports torch's compiler to run it."""
+    name = f"scalewright::{function.__name__.lstrip('_')}"
+    schema = torch.library.infer_schema(function, mutates_args=())
+    torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.impl(name, "default", not_compiled()(function))
+    return getattr(torch.ops.scalewright, function.__name__.lstrip("_"))
+
+
+@_operator
 def _attend_rows(
     q: Tensor, k: Tensor, v: Tensor, first: Tensor, host: Tensor | None, slopes: Tensor | None, sinks: Tensor | None,
     scale: float, cap: float | None,
@@ -57,7 +68,7 @@ def _attend_rows(
     return out, lse
 
 
-@torch.library.custom_op("scalewright::attend_rows_backward", mutates_args=())
+@_operator
 def _attend_rows_backward(
     grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, first: Tensor, host: Tensor | None,
     slopes: Tensor | None, sinks: Tensor | None, scale: float, cap: float | None,
@@ -94,10 +105,10 @@ def _backward(ctx: Any, grad_output: Tensor | None, _: Tensor | None) -> tuple[T
     return of_q, of_k, of_v, None, None, None, of_sinks if ctx.needs_input_grad[6] else None, None, None
 
 
-_attend_rows.register_autograd(_backward, setup_context=_keep)
+torch.library.register_autograd("scalewright::attend_rows", _backward, setup_context=_keep)
 
 
-@_attend_rows.register_fake
+@torch.library.register_fake("scalewright::attend_rows")  # type: ignore[untyped-decorator]
 def _fake(
     q: Tensor, k: Tensor, v: Tensor, first: Tensor, host: Any, slopes: Any, sinks: Any, scale: float, cap: Any
 ) -> tuple[Tensor, Tensor]:
@@ -107,7 +118,7 @@ def _fake(
     return out, q.new_empty(batch, heads, queries, dtype=wide)
 
 
-@_attend_rows_backward.register_fake
+@torch.library.register_fake("scalewright::attend_rows_backward")  # type: ignore[untyped-decorator]
 def _fake_backward(
     grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, first: Tensor, host: Any,
     slopes: Any, sinks: Tensor | None, scale: float, cap: Any,

@@ -6,13 +6,18 @@ to import, are in parallel/shard.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from types import MethodType
+from typing import Any, TypeVar, cast
 
 import torch
 from torch._functorch import config
 from torch._subclasses import fake_tensor
+from torch.optim import Optimizer
 from torch.utils import _python_dispatch, _pytree
 from torch.utils.checkpoint import _CachedTorchDispatchMode, _CachingTorchDispatchMode
 
@@ -27,6 +32,51 @@ collectives = torch.ops._c10d_functional
 grouped_mm: Any = torch._grouped_mm
 CAST = torch.ops.aten._to_copy.default  # the operator of `Tensor.to`
 GROUPED_MM = torch.ops.aten._grouped_mm.default  # the operator that it runs
+_INSTEAD = "__dynamo_disable"  # attribute of a function: what `_disable_dynamo` calls in its place, if it is there
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def not_compiled(recursive: bool = True) -> Callable[[F], F]:
+    """As `torch.compiler.disable`, but imports the compiler (2 CPU seconds) only once something else has."""
+
+    def decorate(function: F) -> F:
+        kept_out = cast(F, torch._disable_dynamo(function, recursive))  # type: ignore[attr-defined]
+
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            if "torch._dynamo" not in sys.modules:
+                return function(*arguments, **keywords)
+            delattr(function, _INSTEAD)
+            return kept_out(*arguments, **keywords)
+
+        setattr(function, _INSTEAD, run)
+        return kept_out
+
+    return decorate
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Optimizers are made here without the compiler's import, which costs an uncompiled run 2 CPU seconds.
+
+    torch keeps `add_param_group` out of graphs, and imports the compiler for that; until it is imported, no
+    graph is being made.
+    """
+    plain: Any = inspect.unwrap(Optimizer.add_param_group)
+    if "torch._dynamo" in sys.modules or hasattr(plain, _INSTEAD):
+        yield
+        return
+    setattr(plain, _INSTEAD, plain)
+    try:
+        yield
+    finally:
+        delattr(plain, _INSTEAD)
+
+
+def without_graph_breaks(optimizer: Optimizer) -> Optimizer:
+    """The same, with its own `step`: torch's breaks graphs around it, and imports the compiler for that."""
+    step = torch.no_grad()(inspect.unwrap(type(optimizer).step))
+    optimizer.step = MethodType(Optimizer.profile_hook_step(step), optimizer)  # type: ignore[method-assign]
+    return optimizer
 
 
 def in_backward() -> bool:

@@ -37,6 +37,7 @@ from scalewright.model.context import Context, View, rope_of, temperature_of
 from scalewright.model.decoder import Decoder
 from scalewright.model.gpu_rows import Packing
 from scalewright.model.latent_attention import LatentAttention
+from scalewright.model.torch_private import not_compiled
 from scalewright.model.visible import Span, Visible, first_keys, local_slopes
 from scalewright.parallel.functions import AxisGroup, axis_group, local_part, swap
 from scalewright.parallel.mesh import Mesh
@@ -88,7 +89,7 @@ class PartsCore(nn.Module):
         self.scores, self.sliding = Scores(core.scale, core.softcap), core.sliding
         self.passes, self.group = cut.kind == "ring", group
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # messages go on while it computes: a graph would wait for them
+    @not_compiled()  # messages go on while it computes: a graph would wait for them
     def forward(self, q: Tensor, k: Tensor, v: Tensor, context: RankContext, sinks: Tensor | None = None) -> Tensor:
         """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W], sinks [H] -> [B, H, T/cp, W]."""
         parts = context.window_parts if self.sliding else context.parts

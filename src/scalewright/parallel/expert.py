@@ -42,6 +42,7 @@ from torch import Tensor
 from scalewright.model import moe
 from scalewright.model.decoder import Decoder
 from scalewright.model.moe import MoE, Stack, inverse
+from scalewright.model.torch_private import not_compiled
 from scalewright.parallel.functions import (
     AxisGroup,
     UnderWay,
@@ -185,7 +186,7 @@ class _InFlight:
     way: UnderWay
     then: Callable[[Tensor], Tensor] | None = None
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a graph would wait for it where it starts
+    @not_compiled()  # a graph would wait for it where it starts
     def arrived(self) -> Tensor:
         rows = self.way.arrived()
         return rows if self.then is None else self.then(rows)
@@ -198,7 +199,7 @@ def _start(
     return coming
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@not_compiled()
 def _in_flight(
     rows: Tensor, send: list[int], receive: list[int], group: AxisGroup, then: Callable[[Tensor], Tensor] | None
 ) -> Coming:
@@ -221,9 +222,9 @@ class OverlapSharedExperts:
         self._between: Callable[[], None] | None = None
         moe.forward = self._forward  # type: ignore[method-assign]
         moe.shared_output = self._beside  # type: ignore[method-assign]
-        moe.shared.down.forward = self._second_half  # type: ignore[method-assign]
+        moe.shared.down.forward = self._second_half  # type: ignore[assignment, method-assign]
 
-    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator,no-untyped-call]
+    @not_compiled(recursive=False)
     def _forward(self, x: Tensor) -> Tensor:
         self._x = x
         try:
@@ -231,7 +232,7 @@ class OverlapSharedExperts:
         finally:
             self._x = self._out = self._between = None
 
-    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator,no-untyped-call]
+    @not_compiled(recursive=False)
     def around(self, compute: Callable[[], T]) -> T:
         """The first half of the shared experts, then `compute`, then their second half; its result."""
         assert self._x is not None
@@ -240,7 +241,7 @@ class OverlapSharedExperts:
         self._out = self._shared(self._x)
         return results[0]
 
-    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator,no-untyped-call]
+    @not_compiled(recursive=False)
     def _second_half(self, hidden: Tensor) -> Tensor:
         between, self._between = self._between, None
         assert between is not None
@@ -248,7 +249,7 @@ class OverlapSharedExperts:
         out: Tensor = self._down(hidden)
         return out
 
-    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator,no-untyped-call]
+    @not_compiled(recursive=False)
     def _beside(self, x: Tensor) -> Tensor:
         """What the shared experts made of x, when its tokens were on their way."""
         assert self._out is not None

@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from scalewright.parallel.weights import Weights
+from scalewright.model.init import to_empty
+from scalewright.parallel.weights import Weights, local_tensor
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import offloads_optimizer, offloads_parameters
 
@@ -33,13 +33,13 @@ def allocate(model: nn.Module, layout: Layout, device: torch.device) -> None:
     """Allocates a module's parameters and buffers, in place: offloaded shards in host memory."""
     if not offloads_parameters(layout):
         if any(parameter.is_meta for parameter in model.parameters()):
-            model.to_empty(device=device)
+            to_empty(model, device)
         else:
             model.to(device)
         return
     if any(parameter.is_meta for parameter in model.parameters()):
         with making_host():
-            model.to_empty(device="cpu")
+            to_empty(model, "cpu")
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = buffer.to(device)
@@ -63,7 +63,7 @@ def apply_offload(weights: Weights, layout: Layout, device: torch.device) -> Non
 
 def _mark_gradient(parameter: Tensor) -> None:
     if (gradient := parameter.grad) is not None:
-        mark_host(gradient.to_local() if isinstance(gradient, DTensor) else gradient)
+        mark_host(local_tensor(gradient))
 
 
 class HostMasters:

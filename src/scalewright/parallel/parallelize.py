@@ -39,8 +39,6 @@ from scalewright.parallel.pipeline import Pipeline
 from scalewright.parallel.power_sgd import PowerSGD
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets
-from scalewright.parallel.shard import apply_shard
-from scalewright.parallel.shard_gradients import ShardedGradients
 from scalewright.parallel.stages import Stages, blocks_of, stages_of, tied_stages
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
 from scalewright.parallel.weights import Source, Weights, hold
@@ -120,6 +118,8 @@ def parallelize(
     sharded = is_sharded(layout)
     half = torch.float16 if layout.precision == "fp16" else torch.bfloat16 if bf16 else None
     if sharded:
+        from scalewright.parallel.shard import apply_shard  # FSDP takes a CPU second to import
+
         for number, stage in stages.items():
             apply_shard(stage, blocks[number], mesh, layout, half=half)
     elif half is not None:
@@ -142,6 +142,8 @@ def _gradients(
     half: torch.dtype | None, compress: Compress,
 ) -> GradientSync:  # fmt: skip
     if sharded:
+        from scalewright.parallel.shard_gradients import ShardedGradients
+
         return ShardedGradients(stages, weights, layout)
     experts = any(isinstance(module, MoE) for stage in stages.values() for module in stage.modules())
     shared = max(mesh.size("gradient"), mesh.size("ehsdp") if experts else 1)

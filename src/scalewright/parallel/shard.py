@@ -114,13 +114,6 @@ def sharded_modules(stage: nn.Module) -> list[FSDPModule]:
     return list({id(module._get_fsdp_state()): module for module in modules}.values())
 
 
-def release(model: nn.Module) -> None:
-    """Frees what forwards without a backward have gathered."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
-
-
 def reduces_unused(layout: Layout) -> bool:
     """Whether FSDP reduces zeros for parameters that a backward left out (torch 2.12, not in ZeRO-1)."""
     return layout.zero_stage != 1 and hasattr(FSDPModule, "set_reduce_scatter_unused_params")

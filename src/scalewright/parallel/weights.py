@@ -25,7 +25,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.mesh import Mesh
@@ -36,6 +35,16 @@ from scalewright.spec.volumes import SUMMED_ALONE
 
 # Returns the part of a true tensor that a box describes, in fp32, on any device.
 Source = Callable[[TensorSpec, Box], Tensor]
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Whether it is a DTensor, whose class takes a CPU second to import: what isn't sharded goes without."""
+    return hasattr(tensor, "to_local")
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """This rank's part of a DTensor; another tensor as it is."""
+    return tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined, no-any-return]
 
 
 @dataclass
@@ -69,7 +78,7 @@ class Weight:
     @property
     def resident(self) -> Tensor:
         """This rank's part of `compute`, on the device."""
-        return self.compute.to_local() if isinstance(self.compute, DTensor) else self.compute
+        return local_tensor(self.compute)
 
     @property
     def gradient(self) -> Tensor | None:
@@ -77,7 +86,7 @@ class Weight:
         if self.main_gradient is not None:
             return self.main_gradient
         grad = self.compute.grad
-        return grad.to_local() if isinstance(grad, DTensor) else grad
+        return None if grad is None else local_tensor(grad)
 
 
 class Host(Protocol):
@@ -123,7 +132,7 @@ class Weights:
         if self.host is not None:
             self.host.publish()
             return
-        copied = [w for w in self.items if not isinstance(w.compute, DTensor) and w.compute is not w.master]
+        copied = [w for w in self.items if not is_dtensor(w.compute) and w.compute is not w.master]
         if copied:
             torch._foreach_copy_([w.compute for w in copied], [w.master for w in copied])
 
@@ -166,7 +175,7 @@ def hold(model: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Wei
         if name not in parameters:
             continue  # another pipeline stage's
         stage, compute = parameters.pop(name)
-        local = compute.to_local() if isinstance(compute, DTensor) else compute
+        local = local_tensor(compute)
         sizes = mesh.grid.size_of
         expected = local_shape(placement, mesh.coords, sizes)
         if tuple(local.shape) != expected:
@@ -183,11 +192,19 @@ def hold(model: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Wei
 
 def _master(compute: nn.Parameter, local: Tensor) -> nn.Parameter:
     """The fp32 numbers that the optimizer updates: the local ones themselves where they are fp32."""
-    if isinstance(compute, DTensor):
+    if is_dtensor(compute):
         return nn.Parameter(local.detach(), requires_grad=compute.requires_grad)
     if compute.dtype != torch.float32:
         return nn.Parameter(torch.empty_like(local, dtype=torch.float32), requires_grad=compute.requires_grad)
     return compute
+
+
+def release(model: nn.Module) -> None:
+    """Frees what FSDP's forwards without a backward have gathered."""
+    for module in model.modules():
+        reshard: Callable[[], None] | None = getattr(module, "reshard", None)
+        if reshard is not None:
+            reshard()
 
 
 AXES = ("tp", "kv", "etp", "tie")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from scalewright.model.moe import MoE
 from scalewright.model.router import Choice, Kept
-from scalewright.model.torch_private import in_backward
+from scalewright.model.torch_private import in_backward, not_compiled
 from scalewright.parallel.collectives import all_sum, gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.stages import add_auxiliary, stages_of
@@ -146,7 +146,7 @@ class _Watch:
     stage: nn.Module
     layer: int
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # it keeps counts, and sums them over ranks
+    @not_compiled()  # it keeps counts, and sums them over ranks
     def __call__(self, choice: Choice, rows: int) -> None:
         if torch.is_grad_enabled():
             self.balance.take(self.stage, self.layer, choice, rows, in_backward())
@@ -160,7 +160,7 @@ class _Limit:
     capacity: Capacity
     layer: int
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # ranks exchange their choices
+    @not_compiled()  # ranks exchange their choices
     def __call__(self, choice: Choice, rows: int) -> Kept | None:
         if not torch.is_grad_enabled():
             return None

@@ -37,7 +37,12 @@ class Muon(torch.optim.Optimizer):
     found_inf: Tensor | None = None
 
     def __init__(
-        self, matrices: Sequence[Weight], mesh: Mesh, adamw: torch.optim.AdamW, spec: OptimizerSpec, dtype: torch.dtype
+        self,
+        matrices: Sequence[Weight],
+        mesh: Mesh,
+        adamw: torch.optim.Optimizer,
+        spec: OptimizerSpec,
+        dtype: torch.dtype,
     ) -> None:
         group = {"params": [weight.master for weight in matrices], "weight_decay": spec.weight_decay, "lr": spec.lr}
         super().__init__([group, *adamw.param_groups], {"momentum": spec.kept_momentum})

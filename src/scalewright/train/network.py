@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint
 from scalewright.model.huggingface import HuggingFaceFolder
-from scalewright.model.init import init_box
+from scalewright.model.init import init_box, on_meta
 from scalewright.model.python import build_python_model
 from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
@@ -49,7 +49,7 @@ def build_network(
     compiled, compress = run.train.compile is True, run.train.compress  # auto is settled by now, where it can be
     split = partial(parallelize, layout=layout, mesh=mesh, bf16=bf16, compile_blocks=compiled, compress=compress)
     if isinstance(model, ModelSpec):
-        with torch.device("meta"):
+        with on_meta():
             stages = cut_stages(model, layout, mesh.index("pp"))
         parallel = split(stages, place(model, layout), seq_len=run.stated_seq_len, memory=memory)
         device = masters_device(layout, mesh.device)

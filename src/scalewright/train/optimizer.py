@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalewright.model.torch_private import without_compiler, without_graph_breaks
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_states import keep_states_on_host
 from scalewright.parallel.weights import Weight, Weights
@@ -72,9 +73,10 @@ def build_optimizer(
     """The run's optimizer over the local weights, wherever they lie. `half`: products of an update may be of bf16.
     `seed`: of stochastic rounding. A user's own is called with (groups, **arguments). It gets parts of tensors only if
     it is declared elementwise (`train/elementwise.py`); raises UserError."""
-    if isinstance(spec, OptimizerSpec) and spec.name == "muon":
-        return _muon(spec, weights, mesh, half)
-    optimizer = _build(spec, weights, load, seed)
+    with without_compiler():
+        if isinstance(spec, OptimizerSpec) and spec.name == "muon":
+            return _muon(spec, weights, mesh, half)
+        optimizer = _build(spec, weights, load, seed)
     keep_states_on_host(optimizer)
     return optimizer
 
@@ -118,8 +120,8 @@ def _muon(spec: OptimizerSpec, weights: Weights, mesh: Mesh, half: bool) -> torc
     return Muon(matrices, mesh, adamw, spec, torch.bfloat16 if half else torch.float32)
 
 
-def _adamw(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.AdamW:
-    return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=fused)
+def _adamw(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optimizer:
+    return without_graph_breaks(torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=fused))
 
 
 def _lion(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optimizer:
@@ -127,7 +129,7 @@ def _lion(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optim
 
 
 def _sgd(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optimizer:
-    return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.kept_momentum, fused=fused)
+    return without_graph_breaks(torch.optim.SGD(groups, lr=spec.lr, momentum=spec.kept_momentum, fused=fused))
 
 
 # One for every other record of spec/optimizers.py: its states (fp32) and its update are these classes'.

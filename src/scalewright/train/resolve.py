@@ -197,7 +197,7 @@ def reduction_of(loss: PythonRef) -> str:
 
 def device_kind(run: RunSpec) -> tuple[str, int]:
     """The device to train on and how many this machine has: ("cuda", 8), ("mps", 1) or ("cpu", cores)."""
-    if run.device == "cpu" or (run.device == "auto" and not _may_have_gpu()):
+    if run.device == "cpu" or (run.device == "auto" and not may_have_gpu()):
         return "cpu", cores()
     import torch
 
@@ -211,7 +211,7 @@ def device_kind(run: RunSpec) -> tuple[str, int]:
     return "cpu", cores()
 
 
-def _may_have_gpu() -> bool:
+def may_have_gpu() -> bool:
     """Whether asking torch is worth the two seconds that its import takes."""
     devices = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
     return sys.platform != "linux" or any(Path(path).exists() for path in devices)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from scalewright.model.moe import MoE
 from scalewright.model.router import Choice, Router
-from scalewright.model.torch_private import in_backward
+from scalewright.model.torch_private import in_backward, not_compiled
 from scalewright.parallel.execute import Recorder
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.stages import stages_of
@@ -112,7 +112,7 @@ class _Writer:
     layout: Layout
     kept: list[NDArray[np.int16]] = field(default_factory=list)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # it copies to the host
+    @not_compiled()  # it copies to the host
     def write(self, choose: Choose, rows: Tensor) -> Choice:
         choice = choose(rows)
         if torch.is_grad_enabled() and not in_backward():  # which runs the forward a second time
@@ -134,7 +134,7 @@ class _Reader:
     cut: SequenceCut | None
     flips: Path
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # it reads a file
+    @not_compiled()  # it reads a file
     def read(self, router: Router, choose: Choose, rows: Tensor) -> Choice:
         choice = choose(rows)
         if not torch.is_grad_enabled():

@@ -27,11 +27,21 @@ from scalewright.machine.load import fair_threads, mark, others_busy
 from scalewright.machine.processor import read_processor
 from scalewright.spec.common.heartbeat import Heartbeat
 from scalewright.spec.errors import RunError, Stopped, UserError
+from scalewright.spec.memory import is_sharded
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
 from scalewright.train.callbacks import Callback, Callbacks
-from scalewright.train.resolve import Overrides, Resolved, check_workers, device_kind, read_run, resolve, with_data
+from scalewright.train.resolve import (
+    Overrides,
+    Resolved,
+    check_workers,
+    device_kind,
+    may_have_gpu,
+    read_run,
+    resolve,
+    with_data,
+)
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
 from scalewright.train.state.changes import keep_choices
@@ -101,7 +111,7 @@ def train(
         find_store(spec.track, variables)
         resolved = resolve(spec, read_data=False)  # what can't be is refused before a process starts
         if local:
-            prepare_workers(PRELOAD)
+            prepare_workers(preload := _preload(spec))
         resolved = replace(with_data(resolved), variables=variables)
         check_folder(resolved.run, force)
         kind, count = device_kind(resolved.run)
@@ -129,7 +139,7 @@ def train(
                     enter,
                     (start,),
                     here,
-                    preload=PRELOAD,
+                    preload=preload,
                     threads=(context.threads if kind == "cpu" else None) or fair_threads(read_processor(), here, 0.0),
                     on_start=begun,
                     on_row=callbacks if callbacks else None,
@@ -179,9 +189,17 @@ def _note_fault(run: RunSpec, error: Exception) -> None:
             events.close()
 
 
-# Modules that the fork server imports once for all ranks. torch imports its compiler when the first module is
-# built, which would cost every rank more than a second of its own.
-PRELOAD = ("scalewright.train.worker", "torch._dynamo")
+# Modules that the fork server imports once for all ranks: FSDP and torch's compiler would cost every rank two CPU
+# seconds of its own. torch imports its compiler for FSDP's first tensor, and to recompute.
+PRELOAD = ("scalewright.train.worker", "scalewright.parallel.shard_gradients", "torch._dynamo")
+
+
+def _preload(run: RunSpec) -> tuple[str, ...]:
+    """Those that a run may use."""
+    compiles = run.train.compile is True or (run.train.compile == "auto" and run.device != "cpu" and may_have_gpu())
+    has_own = isinstance(run.model, PythonRef) or isinstance(run.optimizer, PythonRef)
+    uses = is_sharded(run.layout) or run.layout.recompute != "none" or compiles or has_own
+    return PRELOAD if uses else PRELOAD[:1]
 
 
 def enter(context: RankContext, start: Start, stop: StopRequest | None = None) -> dict[str, object]:

@@ -31,7 +31,7 @@ from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import micro_batches, wanted_by
 from scalewright.parallel.mesh import Mesh, join_world, leave_world
 from scalewright.parallel.parallelize import Parallel
-from scalewright.parallel.shard import release
+from scalewright.parallel.weights import release
 from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.model import ModelSpec

@@ -28,13 +28,13 @@ from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from scalewright.model.torch_private import tree_leaves
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
+from scalewright.parallel.weights import local_tensor
 from scalewright.train.diloco import AXIS, Islands
 from scalewright.train.hangs.position import Groups, flights, kind_of
 from scalewright.train.memory.usage import memory_gib
@@ -124,7 +124,7 @@ def held(parallel: Parallel, optimizer: torch.optim.Optimizer, islands: Islands 
 
 def _new_bytes(values: Iterable[Any], device: torch.device, counted: set[int]) -> Iterator[int]:
     for value in values:
-        tensor = value.to_local() if isinstance(value, DTensor) else value
+        tensor = local_tensor(value) if isinstance(value, Tensor) else value
         if not isinstance(tensor, Tensor) or tensor.device != device:
             continue
         storage = tensor.untyped_storage()
