@@ -68,6 +68,8 @@ class Framework:
     pipe_engine: bool  # DeepSpeed's: tp ranks gather each message's parts; gradients go after the last backward
     grads: float  # bytes of a gradient on the wire
     held: tuple[float, float, float]  # bytes of a parameter: weights, gradients, optimizer states
+    cast_grads: float  # of these, while an update runs
+    gathers: str  # what ZeRO-3 gathers at once: a block, or a product's weight
     grads_follow: bool  # to the host, where optimizer states are there
     p2p: str
     logits: float

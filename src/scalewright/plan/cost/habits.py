@@ -82,6 +82,7 @@ class TrainerFacts(PerUnit):
     whole_without_sp = Column(lambda u: u.framework.p2p == "whole" or _own(u))
     pipe_engine = Column(lambda u: u.framework.pipe_engine)
     fsdp_copies = Column(lambda u: u.framework.fsdp_copies)
+    by_weight = Column(lambda u: u.framework.gathers == "weight")
     weight_bytes = Column(lambda u: _weight_bytes(u))  # of a parameter, as it is gathered for compute
     # experts
     dedup = Column(lambda u: _dispatcher_of(u) in NODE_WISE)
@@ -122,6 +123,7 @@ class TrainerFacts(PerUnit):
     held_weights = Column(lambda u: u.framework.held[0])
     held_grads = Column(lambda u: 2.0 if u.switches.bf16_grads else u.framework.held[1])
     adamw_bytes = Column(lambda u: u.framework.held[2])
+    cast_grads = Column(lambda u: u.framework.cast_grads)
     held_optimizer = Column(lambda u: u.optimizer.each if _own(u) else u.framework.held[2])
     copies = Column(lambda u: 2.0 * (WIDTHS[u.precision] > 0) * _own(u))
     # the optimizer (spec/optimizers.py): of this package's own trainer the run's, of others AdamW

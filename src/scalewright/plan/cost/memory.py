@@ -45,9 +45,11 @@ Risk = Literal["fits", "likely", "unlikely", "no"]
 SIGMA = 1.2816  # of a normal: 10% lie below -1.2816 s
 COMES_AND_GOES = ("activations", "buffers", "other")
 OFFLOADED = ("parameters", "gradients", "optimizer", "activations")  # kinds of memory that offload moves
+OF_A_DEVICE = ("nvidia-smi", "rocm-smi", "hip mem")  # in a row's notes: what the driver shows
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
 GIB = float(2**30)
-GATHERED = 2  # blocks whose weights FSDP holds whole at once: the one that works and the next
+GATHERED = 2  # blocks (or weights) that ZeRO-3 holds whole at once: the one that works and the next
+ON_WAY = 2  # blocks on the device all the same where the host keeps them: one that leaves or comes, one that runs
 
 
 @dataclass
@@ -114,20 +116,20 @@ def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.nd
     table, c = at.table, at.c
     held, alive = states(at, place), under_way(table, place.rank)
     kept, rebuilt = block
-    blocks = kept * place.blocks * alive
+    blocks = kept * np.maximum(place.blocks * (1 - activations_away(at)), np.minimum(place.blocks, ON_WAY)) * alive
     first, last = place.first > 0, place.last > 0
     edge = first * at.kept(BEFORE) * alive
     # the loss lets one micro-batch's logits go before the next one's come
     logits = last * ((at.kept(AFTER) + at.kept(EXTRA)) * at.trainer.logits / 4.0) * c["memory.logits"]
     slack = c["memory.slack"] * (blocks + edge)
-    away = activations_away(at)
     usual = {
         "parameters": held.parameters,
         "gradients": held.gradients,
         "optimizer": held.optimizer,
-        "activations": blocks * (1 - away * (1 - c["memory.on_way"])) + edge + logits,
+        "activations": blocks + edge + logits,
         "buffers": held.gathered + _buffers(at, place),
-        "other": rebuilt + slack,
+        # the logits have gone when a block is rebuilt, all activations when the optimizer casts its gradients
+        "other": np.maximum(np.maximum(logits, rebuilt), held.scratch - blocks - edge) - logits + slack,
     }
     if not at.own.any():
         return usual
@@ -137,11 +139,13 @@ def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.nd
 
 
 def _buffers(at: Columns, place: PipelineRank) -> np.ndarray:
-    """What FSDP gathers and reduces at once, a trainer's buckets, and workspace that is always there."""
-    table, works, shared = at.table, at.facts.works, at.trainer.shared
-    weights = at.region(works.dense + works.expert, BLOCK) * (2.0 + at.trainer.grads)
-    gathered = np.where(table.zero_stage >= 3, GATHERED * weights, 0.0)
-    buffers = gathered + at.trainer.buffers_gib * GIB * (table.devices > 1)
+    """What ZeRO-3 gathers and reduces at once, a trainer's buckets, and workspace that is always there."""
+    table, works, trainer, shared = at.table, at.facts.works, at.trainer, at.trainer.shared
+    blocks = at.region(works.dense + works.expert, BLOCK) * GATHERED * (trainer.weight_bytes + trainer.grads)
+    # weight by weight: a gradient has gone before the next one is whole
+    weights = at.kept(BLOCK, "weight") * (GATHERED * trainer.weight_bytes + trainer.grads)
+    gathered = np.where(trainer.by_weight > 0, np.minimum(weights, blocks), blocks) * (table.zero_stage >= 3)
+    buffers = gathered + trainer.buffers_gib * GIB * (table.devices > 1)
     if shared.any():
         dense, expert = elements(at, place)
         buffers = buffers + np.where((table.dp > 1) & (table.zero_stage < 3), (dense + expert) * shared, 0.0)
@@ -160,7 +164,7 @@ def memory_kinds(at: Columns, parts: dict[str, np.ndarray], peak: np.ndarray) ->
 def kind_of(notes: str) -> MemoryKind:
     """The kind of a row's memory, by its notes."""
     text = notes.lower()
-    if "nvidia-smi" in text:
+    if any(word in text for word in OF_A_DEVICE):
         return "smi"
     return "reserved" if "max reserved" in text else "allocated"
 
