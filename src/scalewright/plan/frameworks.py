@@ -73,6 +73,7 @@ class Framework:
     grads_follow: bool  # to the host, where optimizer states are there
     p2p: str
     logits: float
+    gathered: str  # inputs of tensor-parallel products, as they were gathered: freed, kept, or freed late
     selective: str
     zero_stage: int
     optimizer: str
@@ -88,6 +89,7 @@ class Framework:
     router_fusion: bool  # and scored in one
     fp8_kept: str  # what 8-bit products keep in 8 bits: none, inputs, or inputs+gates (of SwiGLU)
     buffers_gib: float
+    context_gib: float
     eager_kept: float
     modules: tuple[str, ...]  # what its recipes recompute where `selective` means modules
     shared: float

@@ -49,6 +49,7 @@ class Switches:
     capacity: float | None = None  # capacity factor that an expert's tokens are padded to
     node_gbps: float | None = None  # Gbit/s between nodes, a whole node, one way
     power_w: float | None = None
+    loss_chunks: float | None = None  # parts of a micro-batch whose logits are made one after the other
     offload_layers: float | None = None  # blocks whose activations are kept on the host
     dispatcher: str | None = None
     fabric: str | None = None  # the kind of network between nodes

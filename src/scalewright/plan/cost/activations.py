@@ -53,6 +53,7 @@ def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     # what recomputed parts keep in 8 bits is counted with them
     freed = works.parts - narrow[:, None] * halves[:, :REST]
     freed[:, PARTS.index("experts")] -= first
+    none = none + at.trainer.gathered_kept * gathered(at)
     whole, inside = none + (scores + masks)[u], none + masks[u]
     by_xla = trainers.kernels == KERNELS.index("xla")
     full = kept.full[u] / np.where((at.trainer.partitions > 0) & (table.sp <= 0), table.tp, 1.0)
@@ -71,6 +72,11 @@ def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
             chosen = np.where(rows, of(), chosen)
     rebuilt = np.where(table.recompute == RECOMPUTE.index("none"), 0.0, whole - chosen)
     return chosen, np.maximum(rebuilt, 0.0)
+
+
+def gathered(at: Columns) -> np.ndarray:
+    """Bytes by which the inputs of a block's tensor-parallel products grow when sequence parallelism gathers them."""
+    return np.asarray(at.table.sp * at.work.exchanges * at.work.stream * (1 - 1 / at.table.tp))
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ COMPRESSED = ("none", "bf16", "fp16", "powersgd")  # how gradients are sent, by 
 LOSS_BYTES = {
     "eager": (14, 22), "fused": (38, 14), "modern": (6, 4), "compiled": (10, 6), "xla": (4, 4), "ours": (28, 4),
 }  # fmt: skip
+COMPILED_LOSS = 12.0  # bytes kept for a logit: 16 bits, its probability and its gradient in fp32, and a cast
 PLAIN_ISLANDS = DilocoSpec()
 UNFUSED = ("eager", "fused")  # generations of kernels that keep what one fused kernel would not
 
@@ -110,10 +111,13 @@ class TrainerFacts(PerUnit):
     reruns = Column(lambda u: [part in _reruns_of(u) for part in PARTS])  # [units, PARTS]
     # of norms' and activations' outputs; what this package's own keeps is in spec/block.py
     eager_kept = Column(lambda u: 0.0 if _own(u) or _kernels_of(u) not in UNFUSED else u.framework.eager_kept)
-    logits = Column(lambda u: u.framework.logits)
+    gathered_kept = Column(lambda u: u.framework.gathered == "kept" and not u.switches.async_tp)
+    gathered_late = Column(lambda u: u.framework.gathered == "late")
+    logits = Column(lambda u: _logit_bytes(u))
     partitions = Column(lambda u: bool(u.switches.partition_activations))
     offload_layers = Column(lambda u: u.switches.offload_layers or 0.0)
     # other memory
+    context_gib = Column(lambda u: u.framework.context_gib)
     buffers_gib = Column(lambda u: u.framework.buffers_gib)
     shared = Column(lambda u: u.framework.shared)
     usable = Column(lambda u: u.framework.usable)
@@ -160,6 +164,13 @@ def _kernels_of(unit: Unit) -> str:
 
 def _host_of(unit: Unit) -> str:
     return "compiled" if unit.switches.compile and unit.framework.host != "xla" else unit.framework.host
+
+
+def _logit_bytes(unit: Unit) -> float:
+    """Bytes kept for every logit: fewer in a compiled loss, unless tensor parallelism cuts it; a chunk's."""
+    compiled = _kernels_of(unit) == "compiled" and unit.sizes.tp == 1
+    usual = min(unit.framework.logits, COMPILED_LOSS) if compiled else unit.framework.logits
+    return usual / (unit.switches.loss_chunks or 1.0)
 
 
 def _overlaps_tp(unit: Unit) -> bool:

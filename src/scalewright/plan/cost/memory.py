@@ -9,9 +9,10 @@ The first pipeline rank has the most micro-batches under way, the last one the l
 between that holds the most. Three numbers are all called memory: what tensors take, the allocator holds, and the driver
 shows.
 
-    allocated   the peak                                 torch.cuda.max_memory_allocated
+    allocated   the peak, and what is freed late         torch.cuda.max_memory_allocated
     reserved    + what comes and goes, in pieces that    torch.cuda.max_memory_reserved
-                can't be reused (memory.pieces)
+                can't be reused (memory.pieces); flat
+                gradients, which no such piece holds
     smi         + the device's context and kernels, and  nvidia-smi, rocm-smi
                 NCCL's buffers of every group of ranks
 
@@ -32,7 +33,7 @@ from typing import Literal
 
 import numpy as np
 
-from scalewright.plan.cost.activations import block_bytes, own_kept, under_way
+from scalewright.plan.cost.activations import block_bytes, gathered, own_kept, under_way
 from scalewright.plan.cost.columns import Columns, PipelineRank, places
 from scalewright.plan.cost.optimizer import activations_away
 from scalewright.plan.cost.own_memory import own_memory
@@ -144,20 +145,24 @@ def _buffers(at: Columns, place: PipelineRank) -> np.ndarray:
     blocks = at.region(works.dense + works.expert, BLOCK) * GATHERED * (trainer.weight_bytes + trainer.grads)
     # weight by weight: a gradient has gone before the next one is whole
     weights = at.kept(BLOCK, "weight") * (GATHERED * trainer.weight_bytes + trainer.grads)
-    gathered = np.where(trainer.by_weight > 0, np.minimum(weights, blocks), blocks) * (table.zero_stage >= 3)
-    buffers = gathered + trainer.buffers_gib * GIB * (table.devices > 1)
+    buffers = np.where(trainer.by_weight > 0, np.minimum(weights, blocks), blocks) * (table.zero_stage >= 3)
+    buffers = buffers + trainer.buffers_gib * GIB * (table.devices > 1)
     if shared.any():
         dense, expert = elements(at, place)
-        buffers = buffers + np.where((table.dp > 1) & (table.zero_stage < 3), (dense + expert) * shared, 0.0)
+        buffers = buffers + np.where((table.dp > 1) & (table.pp == 1) & (table.zero_stage < 3), (dense + expert) * shared, 0.0)
     return np.asarray(buffers)
 
 
 def memory_kinds(at: Columns, parts: dict[str, np.ndarray], peak: np.ndarray) -> dict[MemoryKind, np.ndarray]:
-    """Bytes of the worst rank, by kind of number."""
-    t, c, gpu = at.table, at.c, at.chip.gpu > 0
+    """Bytes of the worst rank, by kind of number; what goes when memory runs short is in none but these."""
+    t, c, gpu, trainer = at.table, at.c, at.chip.gpu > 0, at.trainer
+    late = trainer.gathered_late * (t.pp == 1) * gathered(at) * at.work.blocks
+    peak = np.maximum(peak, np.minimum(peak + late, at.chip.capacity * trainer.usable))
+    flat = parts["optimizer"] * trainer.cast_grads / np.maximum(trainer.held_optimizer, 1.0)
     reserved = peak + c["memory.pieces"] * sum(parts[kind] for kind in COMES_AND_GOES)
+    reserved = reserved + np.minimum(flat, parts["activations"])
     axes = (t.tp, t.cp, t.pp, t.dp * t.cp, t.ep, t.devices)
-    smi = reserved + GIB * (c["memory.context"] + c["memory.group"] * sum(1.0 * (ranks > 1) for ranks in axes))
+    smi = reserved + GIB * (c["memory.context"] + trainer.context_gib + c["memory.group"] * sum(1.0 * (ranks > 1) for ranks in axes))
     return {"allocated": peak, "reserved": np.where(gpu, reserved, peak), "smi": np.where(gpu, smi, peak)}
 
 
