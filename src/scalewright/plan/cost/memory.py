@@ -122,7 +122,6 @@ def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.nd
     edge = first * at.kept(BEFORE) * alive
     # the loss lets one micro-batch's logits go before the next one's come
     logits = last * ((at.kept(AFTER) + at.kept(EXTRA)) * at.trainer.logits / 4.0) * c["memory.logits"]
-    slack = c["memory.slack"] * (blocks + edge)
     usual = {
         "parameters": held.parameters,
         "gradients": held.gradients,
@@ -130,7 +129,7 @@ def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.nd
         "activations": blocks + edge + logits,
         "buffers": held.gathered + _buffers(at, place),
         # the logits have gone when a block is rebuilt, all activations when the optimizer casts its gradients
-        "other": np.maximum(np.maximum(logits, rebuilt), held.scratch - blocks - edge) - logits + slack,
+        "other": np.maximum(np.maximum(logits, rebuilt), held.scratch - blocks - edge) - logits,
     }
     if not at.own.any():
         return usual

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from scalewright.plan.cost.activations import block_bytes
 from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.work import BLOCK
 
@@ -55,7 +56,7 @@ def offload(at: Columns, micro: np.ndarray) -> np.ndarray:
     activations = activations_away(at)
     if not (t.offload.any() or activations.any()):
         return np.zeros(len(t))
-    kept = at.fullest * at.kept(BLOCK)
+    kept = at.fullest * block_bytes(at)[0]
     weights = t.offloads("parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
     size = weights / np.maximum(held.shard, 1.0) + activations * 2 * kept
     return np.asarray(t.accumulation * np.maximum(size / _host_rate(at) - at.c["overlap.offload"] * micro, 0.0))
