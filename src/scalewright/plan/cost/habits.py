@@ -124,11 +124,11 @@ class TrainerFacts(PerUnit):
     memory_spread = Column(lambda u: u.framework.memory_spread)
     grads_follow = Column(lambda u: u.framework.grads_follow)  # optimizer states that go to the host
     # bytes of a parameter; `copies`: this package's own 16-bit ones beside the fp32 masters
-    held_weights = Column(lambda u: u.framework.held[0])
-    held_grads = Column(lambda u: 2.0 if u.switches.bf16_grads else u.framework.held[1])
-    adamw_bytes = Column(lambda u: u.framework.held[2])
+    held_weights = Column(lambda u: _held(u)[0])
+    held_grads = Column(lambda u: 2.0 if u.switches.bf16_grads else _held(u)[1])
+    adamw_bytes = Column(lambda u: _held(u)[2])
     cast_grads = Column(lambda u: u.framework.cast_grads)
-    held_optimizer = Column(lambda u: u.optimizer.each if _own(u) else u.framework.held[2])
+    held_optimizer = Column(lambda u: u.optimizer.each if _own(u) else _held(u)[2])
     copies = Column(lambda u: 2.0 * (WIDTHS[u.precision] > 0) * _own(u))
     # the optimizer (spec/optimizers.py): of this package's own trainer the run's, of others AdamW
     by_matrix = Column(lambda u: u.optimizer.outer_states is not None)
@@ -154,6 +154,10 @@ class TrainerFacts(PerUnit):
 
 def _own(unit: Unit) -> bool:
     return unit.framework.name == OURS
+
+
+def _held(unit: Unit) -> tuple[float, ...]:
+    return unit.switches.held or unit.framework.held
 
 
 def _kernels_of(unit: Unit) -> str:
