@@ -10,6 +10,7 @@ from scalewright.plan.cost.memory import kind_of, risk
 from scalewright.plan.cost.table import table
 from scalewright.plan.explain import smallest_fix
 from scalewright.plan.fitting.runs import MEASURED, read_table, runs_of
+from scalewright.plan.fitting.score import memory_of_kind
 from scalewright.plan.frameworks import find_framework
 from scalewright.plan.predict import Prediction, predict, predict_table
 from scalewright.plan.request import from_layout
@@ -162,8 +163,7 @@ def test_risk_follows_from_the_band() -> None:
 
 def test_spreads_are_those_of_the_measured_peaks() -> None:
     runs = runs_of(read_table(MEASURED))
-    held = predict_table(runs.requests).outcome.memory
-    error = np.log(runs.memory * 2**30 / held.peak)
+    error = np.log(runs.memory / memory_of_kind(runs, predict_table(runs.requests)))
     for name in ("nanotron", "megatron", "megatron-deepspeed", "internevo"):
         of_it = np.array([request.framework.name == name for request in runs.requests])
         at = np.isfinite(error) & ~runs.apart & of_it
