@@ -10,9 +10,8 @@ between that holds the most. Three numbers are all called memory: what tensors t
 shows.
 
     allocated   the peak, and what is freed late         torch.cuda.max_memory_allocated
-    reserved    + what comes and goes, in pieces that    torch.cuda.max_memory_reserved
-                can't be reused (memory.pieces); flat
-                gradients, which no such piece holds
+    reserved    + what has gone at that moment, and      torch.cuda.max_memory_reserved
+                pieces that can't be reused
     smi         + the device's context and kernels, and  nvidia-smi, rocm-smi
                 NCCL's buffers of every group of ranks
 
@@ -46,6 +45,7 @@ Risk = Literal["fits", "likely", "unlikely", "no"]
 SIGMA = 1.2816  # of a normal: 10% lie below -1.2816 s
 COMES_AND_GOES = ("activations", "buffers", "other")
 OFFLOADED = ("parameters", "gradients", "optimizer", "activations")  # kinds of memory that offload moves
+IDLE = "idle"  # freed at the highest moment, but not by the allocator, whose blocks of one size serve no other
 OF_A_DEVICE = ("nvidia-smi", "rocm-smi", "hip mem")  # in a row's notes: what the driver shows
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
 GIB = float(2**30)
@@ -84,14 +84,15 @@ def memory(at: Columns) -> Memory:
     for rank, blocks in further:
         if (blocks != between.blocks).any() or (rank != between.rank).any():
             ranks.append(rank_memory(at, replace(between, rank=rank, blocks=blocks), block))
-    totals = np.stack([np.asarray(sum(parts.values())) for parts in ranks], 1)
+    totals = np.stack([np.asarray(sum(parts[kind] for kind in KINDS)) for parts in ranks], 1)
     for column in (0, *range(3, len(ranks))):  # there is none between two
         totals[:, column] = np.where(inner, totals[:, column], 0.0)
     worst = totals.argmax(1)
-    parts = {kind: np.choose(worst, [rank[kind] for rank in ranks]) for kind in KINDS}
+    parts = {kind: np.choose(worst, [rank[kind] for rank in ranks]) for kind in (*KINDS, IDLE)}
+    idle = parts.pop(IDLE)
     usable = at.chip.capacity * at.trainer.usable
     peak = totals.max(1)
-    return Memory(parts, peak, totals, usable, *memory_band(at, peak), memory_kinds(at, parts, peak))
+    return Memory(parts, peak, totals, usable, *memory_band(at, peak), memory_kinds(at, parts, peak, idle))
 
 
 def first_rank(at: Columns) -> dict[str, np.ndarray]:
@@ -122,20 +123,22 @@ def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.nd
     edge = first * at.kept(BEFORE) * alive
     # the loss lets one micro-batch's logits go before the next one's come
     logits = last * ((at.kept(AFTER) + at.kept(EXTRA)) * at.trainer.logits / 4.0) * c["memory.logits"]
+    # the logits have gone when a block is rebuilt, all activations when the optimizer casts its gradients
+    moment = np.maximum(np.maximum(logits, rebuilt), held.scratch - blocks - edge)
     usual = {
         "parameters": held.parameters,
         "gradients": held.gradients,
         "optimizer": held.optimizer,
         "activations": blocks + edge + logits,
         "buffers": held.gathered + _buffers(at, place),
-        # the logits have gone when a block is rebuilt, all activations when the optimizer casts its gradients
-        "other": np.maximum(np.maximum(logits, rebuilt), held.scratch - blocks - edge) - logits,
+        "other": moment - logits,
+        IDLE: logits + rebuilt + held.scratch - moment,
     }
     if not at.own.any():
         return usual
     place = place.with_predictions(at.work.mtp)
     ours = own_memory(at, place, held, own_kept(table, place, kept, rebuilt, alive), alive)
-    return {kind: np.where(at.own, ours[kind], usual[kind]) for kind in KINDS}
+    return {kind: np.where(at.own, ours.get(kind, 0.0), usual[kind]) for kind in usual}
 
 
 def _buffers(at: Columns, place: PipelineRank) -> np.ndarray:
@@ -152,14 +155,14 @@ def _buffers(at: Columns, place: PipelineRank) -> np.ndarray:
     return np.asarray(buffers)
 
 
-def memory_kinds(at: Columns, parts: dict[str, np.ndarray], peak: np.ndarray) -> dict[MemoryKind, np.ndarray]:
+def memory_kinds(
+    at: Columns, parts: dict[str, np.ndarray], peak: np.ndarray, idle: np.ndarray
+) -> dict[MemoryKind, np.ndarray]:
     """Bytes of the worst rank, by kind of number; what goes when memory runs short is in none but these."""
     t, c, gpu, trainer = at.table, at.c, at.chip.gpu > 0, at.trainer
     late = trainer.gathered_late * (t.pp == 1) * gathered(at) * at.work.blocks
     peak = np.maximum(peak, np.minimum(peak + late, at.chip.capacity * trainer.usable))
-    flat = parts["optimizer"] * trainer.cast_grads / np.maximum(trainer.held_optimizer, 1.0)
-    reserved = peak + c["memory.pieces"] * sum(parts[kind] for kind in COMES_AND_GOES)
-    reserved = reserved + np.minimum(flat, parts["activations"])
+    reserved = peak + idle + c["memory.pieces"] * sum(parts[kind] for kind in COMES_AND_GOES)
     axes = (t.tp, t.cp, t.pp, t.dp * t.cp, t.ep, t.devices)
     smi = reserved + GIB * (c["memory.context"] + trainer.context_gib + c["memory.group"] * sum(1.0 * (ranks > 1) for ranks in axes))
     return {"allocated": peak, "reserved": np.where(gpu, reserved, peak), "smi": np.where(gpu, smi, peak)}
