@@ -76,7 +76,6 @@ class Framework:
     gathered: str  # inputs of tensor-parallel products, as they were gathered: freed, kept, or freed late
     selective: str
     zero_stage: int
-    optimizer: str
     known: bool
     dropout: bool
     year: float

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from scalewright.plan.chips import WIDTHS
+from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.cost.units import Column, PerUnit, Unit
 from scalewright.plan.cost.work import PARTS
 from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, OURS
@@ -35,7 +36,6 @@ MODULES = {
 # router and what prepares the dispatch
 MIXER, MLP, ROUTER = 0.55, 0.45, 0.4
 RECIPES, USUAL_RECIPE = WORDS["fp8_recipe"], {"mxfp8": "mxfp8"}
-TIGHTEST = ("full", "modules", "policy")  # in words of RECOMPUTE
 COMPRESSED = ("none", "bf16", "fp16", "powersgd")  # how gradients are sent, by number
 # Bytes a 16-bit logit that the loss moves, forward and backward, by generation of kernels.
 #   eager     cast to fp32 (2 + 4), log-softmax (4 + 4); its gradient (4 + 4 + 4), the pick's, scattered (4),
@@ -57,32 +57,26 @@ UNFUSED = ("eager", "fused")  # generations of kernels that keep what one fused 
 class TrainerFacts(PerUnit):
     """Numbers of a trainer: of plan/data/frameworks.yaml, and of a run's switches; 1 or 0 for yes or no."""
 
+    about = "framework"
     own = Column(lambda u: _own(u))
-    known = Column(lambda u: u.framework.known)
-    measured = Column(lambda u: u.framework.measured)
+    known, measured, dropout = Column(), Column(), Column()
     kernels = Column(lambda u: KERNELS.index(_kernels_of(u)), int)
     host = Column(lambda u: HOSTS.index(_host_of(u)), int)
     attention = Column(lambda u: ATTENTION.index(u.attention), int)
-    dropout = Column(lambda u: u.framework.dropout)
     loss_bytes = Column(lambda u: LOSS_BYTES["ours" if _own(u) else _kernels_of(u)])  # [units, 2]
     # what runs beside the computation
-    tightest = Column(lambda u: TIGHTEST.index(u.framework.tightest), int)
+    tightest = Column(lambda u: RECOMPUTE.index(u.framework.tightest), int)
     overlap_grads = Column(lambda u: _stated_or(u.switches.dp_overlap, u.framework.overlap_grads))
     overlap_params = Column(lambda u: _stated_or(u.switches.dp_overlap, u.framework.overlap_params))
-    overlap_zero1 = Column(lambda u: u.framework.overlap_zero1)
-    overlap_p2p = Column(lambda u: u.framework.overlap_p2p)
+    overlap_zero1, overlap_p2p = Column(), Column()
     overlap_tp = Column(lambda u: _overlaps_tp(u))
     overlap_ep = Column(lambda u: bool(u.switches.ep_overlap))
     # what is sent
     grads = Column(lambda u: 2.0 if u.switches.bf16_grads else u.framework.grads)  # bytes of a gradient
     compress = Column(lambda u: COMPRESSED.index(word(u.compress)), int)
     by_block = Column(lambda u: u.framework.buckets == "block")
-    by_tree = Column(lambda u: _own(u))  # others' constants were fitted with rings, there and back
-    each_micro_batch = Column(lambda u: _own(u))  # FSDP in a pipeline, and ZeRO 2: not once a step
     whole_p2p = Column(lambda u: u.framework.p2p == "whole")
-    whole_without_sp = Column(lambda u: u.framework.p2p == "whole" or _own(u))
-    pipe_engine = Column(lambda u: u.framework.pipe_engine)
-    fsdp_copies = Column(lambda u: u.framework.fsdp_copies)
+    pipe_engine, fsdp_copies = Column(), Column()
     by_weight = Column(lambda u: u.framework.gathers == "weight")
     weight_bytes = Column(lambda u: _weight_bytes(u))  # of a parameter, as it is gathered for compute
     # experts
@@ -117,17 +111,13 @@ class TrainerFacts(PerUnit):
     partitions = Column(lambda u: bool(u.switches.partition_activations))
     offload_layers = Column(lambda u: u.switches.offload_layers or 0.0)
     # other memory
-    context_gib = Column(lambda u: u.framework.context_gib)
-    buffers_gib = Column(lambda u: u.framework.buffers_gib)
-    shared = Column(lambda u: u.framework.shared)
-    usable = Column(lambda u: u.framework.usable)
-    memory_spread = Column(lambda u: u.framework.memory_spread)
-    grads_follow = Column(lambda u: u.framework.grads_follow)  # optimizer states that go to the host
+    context_gib, buffers_gib, shared = Column(), Column(), Column()
+    usable, memory_spread = Column(), Column()
+    cast_grads, grads_follow = Column(), Column()  # made in an update; to the host with optimizer states
     # bytes of a parameter; `copies`: this package's own 16-bit ones beside the fp32 masters
     held_weights = Column(lambda u: _held(u)[0])
     held_grads = Column(lambda u: 2.0 if u.switches.bf16_grads else _held(u)[1])
     adamw_bytes = Column(lambda u: _held(u)[2])
-    cast_grads = Column(lambda u: u.framework.cast_grads)
     held_optimizer = Column(lambda u: u.optimizer.each if _own(u) else _held(u)[2])
     copies = Column(lambda u: 2.0 * (WIDTHS[u.precision] > 0) * _own(u))
     # the optimizer (spec/optimizers.py): of this package's own trainer the run's, of others AdamW
@@ -138,9 +128,7 @@ class TrainerFacts(PerUnit):
     update = Column(lambda u: _update(u) / ADAMW.update if _own(u) else 1.0)
     update_on_host = Column(lambda u: _update_on_host(u) / ADAMW.update if _own(u) else 1.0)
     # FLOPs of an update of an average block, dense and experts, and of its largest matrix (Muon); else 0
-    products = Column(lambda u: _products(u)[0])
-    expert_products = Column(lambda u: _products(u)[1])
-    largest_product = Column(lambda u: _products(u)[2])
+    products = Column(lambda u: _products(u))  # [units, 3]
     product_bytes = Column(lambda u: FP32 if u.precision in ("fp32", "tf32") else FP32 / 2)
     # how islands meet (spec/diloco.py); `inner_steps` 0: there are none
     inner_steps = Column(lambda u: u.diloco.inner_steps if u.diloco else 0)

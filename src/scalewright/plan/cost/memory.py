@@ -46,7 +46,8 @@ SIGMA = 1.2816  # of a normal: 10% lie below -1.2816 s
 COMES_AND_GOES = ("activations", "buffers", "other")
 OFFLOADED = ("parameters", "gradients", "optimizer", "activations")  # kinds of memory that offload moves
 IDLE = "idle"  # freed at the highest moment, but not by the allocator, whose blocks of one size serve no other
-OF_A_DEVICE = ("nvidia-smi", "rocm-smi", "hip mem")  # in a row's notes: what the driver shows
+IN_NOTES: dict[str, MemoryKind]  # words of a row's notes, and the kind of memory that they mean
+IN_NOTES = {"nvidia-smi": "smi", "rocm-smi": "smi", "hip mem": "smi", "max reserved": "reserved"}
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
 GIB = float(2**30)
 GATHERED = 2  # blocks (or weights) that ZeRO-3 holds whole at once: the one that works and the next
@@ -115,14 +116,14 @@ def host_bytes(at: Columns, usage: Memory, asked: np.ndarray | bool = True) -> n
 
 def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
     """Bytes by kind on one pipeline rank. `block`: what one keeps, and takes to rebuild (`block_bytes`)."""
-    table, c = at.table, at.c
+    table = at.table
     held, alive = states(at, place), under_way(table, place.rank)
     kept, rebuilt = block
     blocks = kept * np.maximum(place.blocks * (1 - activations_away(at)), np.minimum(place.blocks, ON_WAY)) * alive
     first, last = place.first > 0, place.last > 0
     edge = first * at.kept(BEFORE) * alive
     # the loss lets one micro-batch's logits go before the next one's come
-    logits = last * ((at.kept(AFTER) + at.kept(EXTRA)) * at.trainer.logits / 4.0) * c["memory.logits"]
+    logits = last * (at.kept(AFTER) + at.kept(EXTRA)) * at.trainer.logits / 4.0
     # the logits have gone when a block is rebuilt, all activations when the optimizer casts its gradients
     moment = np.maximum(np.maximum(logits, rebuilt), held.scratch - blocks - edge)
     usual = {
@@ -151,7 +152,9 @@ def _buffers(at: Columns, place: PipelineRank) -> np.ndarray:
     buffers = buffers + trainer.buffers_gib * GIB * (table.devices > 1)
     if shared.any():
         dense, expert = elements(at, place)
-        buffers = buffers + np.where((table.dp > 1) & (table.pp == 1) & (table.zero_stage < 3), (dense + expert) * shared, 0.0)
+        buffers = buffers + np.where(
+            (table.dp > 1) & (table.pp == 1) & (table.zero_stage < 3), (dense + expert) * shared, 0.0
+        )
     return np.asarray(buffers)
 
 
@@ -164,16 +167,15 @@ def memory_kinds(
     peak = np.maximum(peak, np.minimum(peak + late, at.chip.capacity * trainer.usable))
     reserved = peak + idle + c["memory.pieces"] * sum(parts[kind] for kind in COMES_AND_GOES)
     axes = (t.tp, t.cp, t.pp, t.dp * t.cp, t.ep, t.devices)
-    smi = reserved + GIB * (c["memory.context"] + trainer.context_gib + c["memory.group"] * sum(1.0 * (ranks > 1) for ranks in axes))
+    smi = reserved + GIB * (
+        c["memory.context"] + trainer.context_gib + c["memory.group"] * sum(1.0 * (ranks > 1) for ranks in axes)
+    )
     return {"allocated": peak, "reserved": np.where(gpu, reserved, peak), "smi": np.where(gpu, smi, peak)}
 
 
 def kind_of(notes: str) -> MemoryKind:
     """The kind of a row's memory, by its notes."""
-    text = notes.lower()
-    if any(word in text for word in OF_A_DEVICE):
-        return "smi"
-    return "reserved" if "max reserved" in text else "allocated"
+    return next((kind for words, kind in IN_NOTES.items() if words in notes.lower()), "allocated")
 
 
 def memory_band(at: Columns, peak: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -71,12 +71,10 @@ def _host_rate(at: Columns) -> np.ndarray:
 
 def products(at: PricedColumns) -> np.ndarray:
     """Seconds of an update's products on the fullest rank."""
-    t, trainer = at.table, at.trainer
+    t, (shared, of_experts, largest) = at.table, at.trainer.products.T
     shards = np.where(t.zero_stage >= 1, t.dp * t.cp / t.dp_replicate, 1.0)
     experts = t.ep * t.etp * np.maximum(shards * t.tp / (t.ep * t.etp), 1.0)
-    flops = np.maximum(
-        at.fullest * (trainer.products / (shards * t.tp) + trainer.expert_products / experts), trainer.largest_product
-    )
+    flops = np.maximum(at.fullest * (shared / (shards * t.tp) + of_experts / experts), largest)
     pace = at.region(at.forward, BLOCK) / np.maximum(at.region(at.prices.flops, BLOCK), 1.0)
     return np.asarray(flops * pace)
 
