@@ -68,12 +68,14 @@ class Framework:
     pipe_engine: bool  # DeepSpeed's: tp ranks gather each message's parts; gradients go after the last backward
     grads: float  # bytes of a gradient on the wire
     held: tuple[float, float, float]  # bytes of a parameter: weights, gradients, optimizer states
+    cast_grads: float  # of these, while an update runs
+    gathers: str  # what ZeRO-3 gathers at once: a block, or a product's weight
     grads_follow: bool  # to the host, where optimizer states are there
     p2p: str
     logits: float
+    gathered: str  # inputs of tensor-parallel products, as they were gathered: freed, kept, or freed late
     selective: str
     zero_stage: int
-    optimizer: str
     known: bool
     dropout: bool
     year: float
@@ -86,6 +88,7 @@ class Framework:
     router_fusion: bool  # and scored in one
     fp8_kept: str  # what 8-bit products keep in 8 bits: none, inputs, or inputs+gates (of SwiGLU)
     buffers_gib: float
+    context_gib: float
     eager_kept: float
     modules: tuple[str, ...]  # what its recipes recompute where `selective` means modules
     shared: float

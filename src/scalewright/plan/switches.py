@@ -49,7 +49,9 @@ class Switches:
     capacity: float | None = None  # capacity factor that an expert's tokens are padded to
     node_gbps: float | None = None  # Gbit/s between nodes, a whole node, one way
     power_w: float | None = None
+    loss_chunks: float | None = None  # parts of a micro-batch whose logits are made one after the other
     offload_layers: float | None = None  # blocks whose activations are kept on the host
+    held: tuple[float, ...] | None = None  # bytes a parameter: weights, gradients, optimizer states
     dispatcher: str | None = None
     fabric: str | None = None  # the kind of network between nodes
     fp8_recipe: str | None = None
@@ -96,6 +98,14 @@ def _number(key: str, word: str, where: str) -> float:
     return value
 
 
+def _numbers(key: str, word: str, where: str) -> tuple[float, ...]:
+    """`2+2+0`: three numbers from 0."""
+    values = tuple(0.0 if part.strip() == "0" else _number(key, part, where) for part in word.split("+"))
+    if len(values) != 3:
+        raise UserError(f"option {key} is '{word}'", where, "give bytes of weights, gradients, states: 2+4+12")
+    return values
+
+
 def _word(key: str, word: str, where: str) -> str:
     word = SHORT.get(word.lower(), word)
     if word.lower() not in WORDS[key]:
@@ -111,5 +121,5 @@ def _parts(key: str, word: str, where: str) -> frozenset[str]:
 
 
 _OF_TYPE: dict[str, Callable[[str, str, str], Any]]
-_OF_TYPE = {"bool": _flag, "float": _number, "str": _word, "frozenset[str]": _parts}
+_OF_TYPE = {"bool": _flag, "float": _number, "str": _word, "frozenset[str]": _parts, "tuple[float, ...]": _numbers}
 _READERS = {field.name: _OF_TYPE[str(field.type).removesuffix(" | None")] for field in fields(Switches)}

@@ -7,6 +7,7 @@ What a block keeps of each (Korthikanti et al. 2022 §4 and §5):
     none   all that its backward reads      selective   its input and its matrix products' outputs
     core   less attention's inside          full        its input
     policy of XLA's trainers a share; of torchtitan outputs of attention and every second plain product
+    share  the rest of all that is read; by XLA's policies, whose share is of FLOPs, of the products' outputs
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     dropout, square = trainers.dropout > 0, np.isin(trainers.attention, _IN_MEMORY)
     scores = np.where(square, kept.square * np.where(dropout, SCORES_DROPPED, SCORES), 0.0)
     masks = np.where(dropout, works.stream, 0.0)
-    narrow = works.eight_bits * 0.5
+    narrow = works.narrowed
     halves = trainers.fp8_inputs[:, None] * works.inputs + trainers.fp8_gates[:, None] * works.gates
     # Megatron Core weights experts' tokens before their last product, which then keeps its input alone
     first = np.where(trainers.kernels == KERNELS.index("modern"), kept.outputs, 0.0)
@@ -52,6 +53,7 @@ def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     # what recomputed parts keep in 8 bits is counted with them
     freed = works.parts - narrow[:, None] * halves[:, :REST]
     freed[:, PARTS.index("experts")] -= first
+    none = none + at.trainer.gathered_kept * gathered(at)
     whole, inside = none + (scores + masks)[u], none + masks[u]
     by_xla = trainers.kernels == KERNELS.index("xla")
     full = kept.full[u] / np.where((at.trainer.partitions > 0) & (table.sp <= 0), table.tp, 1.0)
@@ -59,7 +61,7 @@ def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
         "core": lambda: inside,
         "selective": lambda: np.where(square[u], inside, kept.selective[u]),
         "full": lambda: full,
-        "share": lambda: (1 - table.share) * whole + table.share * full,
+        "share": lambda: full + (1 - table.share) * np.where(by_xla[u], kept.dots[u], whole - full),
         "budget": lambda: at.budget[0],
         "modules": lambda: whole - (trainers.reruns * np.maximum(freed, 0.0)).sum(1)[u],
         "policy": lambda: np.where(by_xla[u], at.c["memory.policy"] * (whole + full), kept.by_operator[u]),
@@ -70,6 +72,11 @@ def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
             chosen = np.where(rows, of(), chosen)
     rebuilt = np.where(table.recompute == RECOMPUTE.index("none"), 0.0, whole - chosen)
     return chosen, np.maximum(rebuilt, 0.0)
+
+
+def gathered(at: Columns) -> np.ndarray:
+    """Bytes by which the inputs of a block's tensor-parallel products grow when sequence parallelism gathers them."""
+    return np.asarray(at.table.sp * at.work.exchanges * at.work.stream * (1 - 1 / at.table.tp))
 
 
 @dataclass(frozen=True)

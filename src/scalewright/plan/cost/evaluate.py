@@ -16,14 +16,16 @@ import numpy as np
 from scalewright.plan.constants import Constants, constants
 from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.facts import Facts, unit_facts
-from scalewright.plan.cost.habits import TIGHTEST
 from scalewright.plan.cost.kernels import Flat, flatten, price
 from scalewright.plan.cost.memory import SIGMA, Memory, host_bytes, memory
 from scalewright.plan.cost.table import RECOMPUTE, Table, table
 from scalewright.plan.cost.timeline import Step, step
 from scalewright.plan.request import Request
 
-LADDER = ("none", "core")  # what a trainer's recipe turns on, in order, until the run fits; then see _least
+LADDER = (
+    RECOMPUTE.index("none"),
+    RECOMPUTE.index("core"),
+)  # what a trainer's recipe turns on, in order, until the run fits; then see _least
 
 
 @dataclass
@@ -79,20 +81,15 @@ def evaluate_memory(prepared: Prepared, c: Constants) -> Memory:
 def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.ndarray:
     """The first rung of the ladder on which a row fits.
 
-    The last rung is whole blocks, or what the trainer's generation does instead: Megatron's recipes of 2024 and later
-    rebuild some modules, XLA keeps what a policy says.
+    After these comes what the trainer's generation does (Megatron's recipes of 2024 and later rebuild some modules, XLA
+    keeps what a policy says), then whole blocks, unless not even they are enough.
     """
-    trainer = facts.trainers.take(built.unit)
-    last = np.array([RECOMPUTE.index(word) for word in TIGHTEST])[trainer.tightest]
+    last = facts.trainers.take(built.unit).tightest
     chosen, open_rows = built.recompute.copy(), unknown.copy()
-    for rung in LADDER:
-        chosen = np.where(open_rows, RECOMPUTE.index(rung), chosen)
+    for rung in (*LADDER, last, RECOMPUTE.index("full")):
+        chosen = np.where(open_rows, rung, chosen)
         open_rows &= ~memory(Columns(replace(built, recompute=chosen), facts, c)).fits
-    chosen = np.where(open_rows, last, chosen)
-    # whole blocks where that is not enough, either, and they are
-    open_rows &= ~memory(Columns(replace(built, recompute=chosen), facts, c)).fits
-    whole = np.where(open_rows, RECOMPUTE.index("full"), chosen)
-    return np.where(memory(Columns(replace(built, recompute=whole), facts, c)).fits, whole, chosen)
+    return np.where(open_rows, last, chosen)
 
 
 def quantiles(seconds: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -19,6 +19,9 @@ from scalewright.spec.hardware.topology import FABRICS
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.volumes import latent_numbers
 
+# Share of a 16-bit activation that is saved where it is kept in a run's precision; four bits have a scale of 8 for 16
+NARROWED = {"fp8": 0.5, "mxfp8": 0.5, "fp4": 1 - (4 + 8 / 16) / 16}
+
 
 @lru_cache(maxsize=64)
 def _exchanges(model: ModelSpec) -> float:
@@ -31,25 +34,16 @@ def _exchanges(model: ModelSpec) -> float:
 class ChipFacts(PerUnit):
     """Numbers of a device and its links, as in plan/chips.py."""
 
-    memory_rate = Column(lambda u: u.chip.memory_rate)
+    about = "chip"
+    memory_rate = Column()
     multiprocessors = Column(lambda u: u.chip.units)
-    capacity = Column(lambda u: u.chip.capacity)
-    domain = Column(lambda u: u.chip.domain)
-    link_rate = Column(lambda u: u.chip.link_rate)
-    link_delay = Column(lambda u: u.chip.link_delay)
-    staged = Column(lambda u: u.chip.staged)
-    torus_axes = Column(lambda u: u.chip.torus_axes)
-    wraps_at = Column(lambda u: u.chip.wraps_at)
-    node = Column(lambda u: u.chip.node)
-    fabric_rate = Column(lambda u: u.chip.fabric_rate)
-    fabric_delay = Column(lambda u: u.chip.fabric_delay)
+    capacity, domain, link_rate, link_delay = Column(), Column(), Column(), Column()
+    staged, torus_axes, wraps_at, node = Column(), Column(), Column(), Column()
+    fabric_rate, fabric_delay = Column(), Column()
     # a number of topology.FABRICS; InfiniBand's, which has no ratios, where nothing joins nodes
     fabric = Column(lambda u: FABRICS.index(u.chip.fabric_kind) if u.chip.fabric_kind in FABRICS else 0, int)
     pod = Column(lambda u: u.chip.pod or np.inf)
-    oversubscription = Column(lambda u: u.chip.oversubscription)
-    host_rate = Column(lambda u: u.chip.host_rate)
-    host_bytes = Column(lambda u: u.chip.host_bytes)
-    measured = Column(lambda u: u.chip.measured)
+    oversubscription, host_rate, host_bytes, measured = Column(), Column(), Column(), Column()
     tpu = Column(lambda u: u.chip.kind == "tpu")
     gpu = Column(lambda u: u.chip.kind == "gpu")
     # the family whose constants price it, and traits that explain these
@@ -68,25 +62,16 @@ class ChipFacts(PerUnit):
 class WorkFacts(PerUnit):
     """Numbers of a rank's operators, as in work.py; a micro-batch's."""
 
-    kept = Column(lambda u: u.work.kept)  # [units, REGIONS, RegionKept]
-    dense = Column(lambda u: u.work.dense)  # [units, REGIONS]
-    expert = Column(lambda u: u.work.expert)  # likewise
-    parts = Column(lambda u: u.work.parts)  # [units, PARTS]
-    inputs = Column(lambda u: u.work.inputs)  # [units, PARTS + 1]
-    gates = Column(lambda u: u.work.gates)  # likewise
-    blocks = Column(lambda u: u.work.blocks)
-    stream = Column(lambda u: u.work.stream)
-    key_value = Column(lambda u: u.work.key_value)
-    apart = Column(lambda u: u.work.apart)
-    query = Column(lambda u: u.work.query)
-    attended = Column(lambda u: u.work.attended)
-    kv_heads = Column(lambda u: u.work.kv_heads)
-    query_heads = Column(lambda u: u.work.query_heads)
-    logits = Column(lambda u: u.work.logits)
-    head_in_chunks = Column(lambda u: u.work.head_in_chunks)
+    about = "work"
+    kept = Column()  # [units, REGIONS, RegionKept]
+    dense, expert = Column(), Column()  # [units, REGIONS]
+    parts = Column()  # [units, PARTS]
+    inputs, gates = Column(), Column()  # [units, PARTS + 1]
+    blocks, stream, key_value, apart = Column(), Column(), Column(), Column()
+    query, attended, kv_heads, query_heads = Column(), Column(), Column(), Column()
+    logits, head_in_chunks = Column(), Column()
     # experts
-    sparse = Column(lambda u: u.work.sparse)
-    routed = Column(lambda u: u.work.routed)
+    sparse, routed = Column(), Column()
     experts = Column(lambda u: u.model.moe.num_experts if u.model.moe else 0.0)
     local_experts = Column(lambda u: -(-u.model.moe.num_experts // u.sizes.ep) if u.model.moe else 0.0)
     top_k = Column(lambda u: u.model.moe.top_k if u.model.moe else 1.0)
@@ -106,7 +91,7 @@ class WorkFacts(PerUnit):
     gated = Column(lambda u: u.model.gated)
     capped = Column(lambda u: u.model.logit_softcap is not None)
     beside_embedding = Column(lambda u: u.model.positions == "learned" or u.model.embedding_norm)
-    eight_bits = Column(lambda u: u.precision in ("fp8", "mxfp8"))
+    narrowed = Column(lambda u: NARROWED.get(u.precision, 0.0))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from scalewright.plan.chips import WIDTHS
+from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.cost.units import Column, PerUnit, Unit
 from scalewright.plan.cost.work import PARTS
 from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, OURS
@@ -35,7 +36,6 @@ MODULES = {
 # router and what prepares the dispatch
 MIXER, MLP, ROUTER = 0.55, 0.45, 0.4
 RECIPES, USUAL_RECIPE = WORDS["fp8_recipe"], {"mxfp8": "mxfp8"}
-TIGHTEST = ("full", "modules", "policy")  # in words of RECOMPUTE
 COMPRESSED = ("none", "bf16", "fp16", "powersgd")  # how gradients are sent, by number
 # Bytes a 16-bit logit that the loss moves, forward and backward, by generation of kernels.
 #   eager     cast to fp32 (2 + 4), log-softmax (4 + 4); its gradient (4 + 4 + 4), the pick's, scattered (4),
@@ -49,6 +49,7 @@ COMPRESSED = ("none", "bf16", "fp16", "powersgd")  # how gradients are sent, by 
 LOSS_BYTES = {
     "eager": (14, 22), "fused": (38, 14), "modern": (6, 4), "compiled": (10, 6), "xla": (4, 4), "ours": (28, 4),
 }  # fmt: skip
+COMPILED_LOSS = 12.0  # bytes kept for a logit: 16 bits, its probability and its gradient in fp32, and a cast
 PLAIN_ISLANDS = DilocoSpec()
 UNFUSED = ("eager", "fused")  # generations of kernels that keep what one fused kernel would not
 
@@ -56,32 +57,27 @@ UNFUSED = ("eager", "fused")  # generations of kernels that keep what one fused 
 class TrainerFacts(PerUnit):
     """Numbers of a trainer: of plan/data/frameworks.yaml, and of a run's switches; 1 or 0 for yes or no."""
 
+    about = "framework"
     own = Column(lambda u: _own(u))
-    known = Column(lambda u: u.framework.known)
-    measured = Column(lambda u: u.framework.measured)
+    known, measured, dropout = Column(), Column(), Column()
     kernels = Column(lambda u: KERNELS.index(_kernels_of(u)), int)
     host = Column(lambda u: HOSTS.index(_host_of(u)), int)
     attention = Column(lambda u: ATTENTION.index(u.attention), int)
-    dropout = Column(lambda u: u.framework.dropout)
     loss_bytes = Column(lambda u: LOSS_BYTES["ours" if _own(u) else _kernels_of(u)])  # [units, 2]
     # what runs beside the computation
-    tightest = Column(lambda u: TIGHTEST.index(u.framework.tightest), int)
+    tightest = Column(lambda u: RECOMPUTE.index(u.framework.tightest), int)
     overlap_grads = Column(lambda u: _stated_or(u.switches.dp_overlap, u.framework.overlap_grads))
     overlap_params = Column(lambda u: _stated_or(u.switches.dp_overlap, u.framework.overlap_params))
-    overlap_zero1 = Column(lambda u: u.framework.overlap_zero1)
-    overlap_p2p = Column(lambda u: u.framework.overlap_p2p)
+    overlap_zero1, overlap_p2p = Column(), Column()
     overlap_tp = Column(lambda u: _overlaps_tp(u))
     overlap_ep = Column(lambda u: bool(u.switches.ep_overlap))
     # what is sent
     grads = Column(lambda u: 2.0 if u.switches.bf16_grads else u.framework.grads)  # bytes of a gradient
     compress = Column(lambda u: COMPRESSED.index(word(u.compress)), int)
     by_block = Column(lambda u: u.framework.buckets == "block")
-    by_tree = Column(lambda u: _own(u))  # others' constants were fitted with rings, there and back
-    each_micro_batch = Column(lambda u: _own(u))  # FSDP in a pipeline, and ZeRO 2: not once a step
     whole_p2p = Column(lambda u: u.framework.p2p == "whole")
-    whole_without_sp = Column(lambda u: u.framework.p2p == "whole" or _own(u))
-    pipe_engine = Column(lambda u: u.framework.pipe_engine)
-    fsdp_copies = Column(lambda u: u.framework.fsdp_copies)
+    pipe_engine, fsdp_copies = Column(), Column()
+    by_weight = Column(lambda u: u.framework.gathers == "weight")
     weight_bytes = Column(lambda u: _weight_bytes(u))  # of a parameter, as it is gathered for compute
     # experts
     dedup = Column(lambda u: _dispatcher_of(u) in NODE_WISE)
@@ -109,20 +105,20 @@ class TrainerFacts(PerUnit):
     reruns = Column(lambda u: [part in _reruns_of(u) for part in PARTS])  # [units, PARTS]
     # of norms' and activations' outputs; what this package's own keeps is in spec/block.py
     eager_kept = Column(lambda u: 0.0 if _own(u) or _kernels_of(u) not in UNFUSED else u.framework.eager_kept)
-    logits = Column(lambda u: u.framework.logits)
+    gathered_kept = Column(lambda u: u.framework.gathered == "kept" and not u.switches.async_tp)
+    gathered_late = Column(lambda u: u.framework.gathered == "late")
+    logits = Column(lambda u: _logit_bytes(u))
     partitions = Column(lambda u: bool(u.switches.partition_activations))
     offload_layers = Column(lambda u: u.switches.offload_layers or 0.0)
     # other memory
-    buffers_gib = Column(lambda u: u.framework.buffers_gib)
-    shared = Column(lambda u: u.framework.shared)
-    usable = Column(lambda u: u.framework.usable)
-    memory_spread = Column(lambda u: u.framework.memory_spread)
-    grads_follow = Column(lambda u: u.framework.grads_follow)  # optimizer states that go to the host
+    context_gib, buffers_gib, shared = Column(), Column(), Column()
+    usable, memory_spread = Column(), Column()
+    cast_grads, grads_follow = Column(), Column()  # made in an update; to the host with optimizer states
     # bytes of a parameter; `copies`: this package's own 16-bit ones beside the fp32 masters
-    held_weights = Column(lambda u: u.framework.held[0])
-    held_grads = Column(lambda u: 2.0 if u.switches.bf16_grads else u.framework.held[1])
-    adamw_bytes = Column(lambda u: u.framework.held[2])
-    held_optimizer = Column(lambda u: u.optimizer.each if _own(u) else u.framework.held[2])
+    held_weights = Column(lambda u: _held(u)[0])
+    held_grads = Column(lambda u: 2.0 if u.switches.bf16_grads else _held(u)[1])
+    adamw_bytes = Column(lambda u: _held(u)[2])
+    held_optimizer = Column(lambda u: u.optimizer.each if _own(u) else _held(u)[2])
     copies = Column(lambda u: 2.0 * (WIDTHS[u.precision] > 0) * _own(u))
     # the optimizer (spec/optimizers.py): of this package's own trainer the run's, of others AdamW
     by_matrix = Column(lambda u: u.optimizer.outer_states is not None)
@@ -132,9 +128,7 @@ class TrainerFacts(PerUnit):
     update = Column(lambda u: _update(u) / ADAMW.update if _own(u) else 1.0)
     update_on_host = Column(lambda u: _update_on_host(u) / ADAMW.update if _own(u) else 1.0)
     # FLOPs of an update of an average block, dense and experts, and of its largest matrix (Muon); else 0
-    products = Column(lambda u: _products(u)[0])
-    expert_products = Column(lambda u: _products(u)[1])
-    largest_product = Column(lambda u: _products(u)[2])
+    products = Column(lambda u: _products(u))  # [units, 3]
     product_bytes = Column(lambda u: FP32 if u.precision in ("fp32", "tf32") else FP32 / 2)
     # how islands meet (spec/diloco.py); `inner_steps` 0: there are none
     inner_steps = Column(lambda u: u.diloco.inner_steps if u.diloco else 0)
@@ -150,6 +144,10 @@ def _own(unit: Unit) -> bool:
     return unit.framework.name == OURS
 
 
+def _held(unit: Unit) -> tuple[float, ...]:
+    return unit.switches.held or unit.framework.held
+
+
 def _kernels_of(unit: Unit) -> str:
     """The generation of a trainer's kernels: with `compile` that of torch.compile."""
     usual = unit.framework.kernels
@@ -158,6 +156,13 @@ def _kernels_of(unit: Unit) -> str:
 
 def _host_of(unit: Unit) -> str:
     return "compiled" if unit.switches.compile and unit.framework.host != "xla" else unit.framework.host
+
+
+def _logit_bytes(unit: Unit) -> float:
+    """Bytes kept for every logit: fewer in a compiled loss, unless tensor parallelism cuts it; a chunk's."""
+    compiled = _kernels_of(unit) == "compiled" and unit.sizes.tp == 1
+    usual = min(unit.framework.logits, COMPILED_LOSS) if compiled else unit.framework.logits
+    return usual / (unit.switches.loss_chunks or 1.0)
 
 
 def _overlaps_tp(unit: Unit) -> bool:

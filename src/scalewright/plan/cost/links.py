@@ -191,7 +191,8 @@ class Links:
         tree = all_reduce(size, group, stride, self.links)
         if transfer.axis not in ("gradient", "expert"):
             return tree
-        return np.where(self.at.trainer.by_tree > 0, tree, 2 * self.gather(size, group, stride))
+        # others' constants were fitted with rings, there and back
+        return np.where(self.at.own, tree, 2 * self.gather(size, group, stride))
 
 
 Group = tuple[np.ndarray, np.ndarray]  # how many ranks, and how far the next one is
@@ -225,5 +226,5 @@ def groups(at: Columns, axis: str) -> Group:
 def message_bytes(at: Columns) -> np.ndarray:
     """Bytes of one activation that a rank sends: its part, or all of it where tp ranks repeat each other."""
     t = at.table
-    whole = np.where(t.sp > 0, at.trainer.whole_p2p, at.trainer.whole_without_sp) > 0
+    whole = (at.trainer.whole_p2p > 0) | (at.own & (t.sp <= 0))
     return np.floor(at.work.stream / np.where(whole, 1.0, t.tp))

@@ -9,9 +9,9 @@ The first pipeline rank has the most micro-batches under way, the last one the l
 between that holds the most. Three numbers are all called memory: what tensors take, the allocator holds, and the driver
 shows.
 
-    allocated   the peak                                 torch.cuda.max_memory_allocated
-    reserved    + what comes and goes, in pieces that    torch.cuda.max_memory_reserved
-                can't be reused (memory.pieces)
+    allocated   the peak, and what is freed late         torch.cuda.max_memory_allocated
+    reserved    + what has gone at that moment, and      torch.cuda.max_memory_reserved
+                pieces that can't be reused
     smi         + the device's context and kernels, and  nvidia-smi, rocm-smi
                 NCCL's buffers of every group of ranks
 
@@ -32,7 +32,7 @@ from typing import Literal
 
 import numpy as np
 
-from scalewright.plan.cost.activations import block_bytes, own_kept, under_way
+from scalewright.plan.cost.activations import block_bytes, gathered, own_kept, under_way
 from scalewright.plan.cost.columns import Columns, PipelineRank, places
 from scalewright.plan.cost.optimizer import activations_away
 from scalewright.plan.cost.own_memory import own_memory
@@ -45,9 +45,13 @@ Risk = Literal["fits", "likely", "unlikely", "no"]
 SIGMA = 1.2816  # of a normal: 10% lie below -1.2816 s
 COMES_AND_GOES = ("activations", "buffers", "other")
 OFFLOADED = ("parameters", "gradients", "optimizer", "activations")  # kinds of memory that offload moves
+IDLE = "idle"  # freed at the highest moment, but not by the allocator, whose blocks of one size serve no other
+IN_NOTES: dict[str, MemoryKind]  # words of a row's notes, and the kind of memory that they mean
+IN_NOTES = {"nvidia-smi": "smi", "rocm-smi": "smi", "hip mem": "smi", "max reserved": "reserved"}
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
 GIB = float(2**30)
-GATHERED = 2  # blocks whose weights FSDP holds whole at once: the one that works and the next
+GATHERED = 2  # blocks (or weights) that ZeRO-3 holds whole at once: the one that works and the next
+ON_WAY = 2  # blocks on the device all the same where the host keeps them: one that leaves or comes, one that runs
 
 
 @dataclass
@@ -81,14 +85,15 @@ def memory(at: Columns) -> Memory:
     for rank, blocks in further:
         if (blocks != between.blocks).any() or (rank != between.rank).any():
             ranks.append(rank_memory(at, replace(between, rank=rank, blocks=blocks), block))
-    totals = np.stack([np.asarray(sum(parts.values())) for parts in ranks], 1)
+    totals = np.stack([np.asarray(sum(parts[kind] for kind in KINDS)) for parts in ranks], 1)
     for column in (0, *range(3, len(ranks))):  # there is none between two
         totals[:, column] = np.where(inner, totals[:, column], 0.0)
     worst = totals.argmax(1)
-    parts = {kind: np.choose(worst, [rank[kind] for rank in ranks]) for kind in KINDS}
+    parts = {kind: np.choose(worst, [rank[kind] for rank in ranks]) for kind in (*KINDS, IDLE)}
+    idle = parts.pop(IDLE)
     usable = at.chip.capacity * at.trainer.usable
     peak = totals.max(1)
-    return Memory(parts, peak, totals, usable, *memory_band(at, peak), memory_kinds(at, parts, peak))
+    return Memory(parts, peak, totals, usable, *memory_band(at, peak), memory_kinds(at, parts, peak, idle))
 
 
 def first_rank(at: Columns) -> dict[str, np.ndarray]:
@@ -111,58 +116,66 @@ def host_bytes(at: Columns, usage: Memory, asked: np.ndarray | bool = True) -> n
 
 def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
     """Bytes by kind on one pipeline rank. `block`: what one keeps, and takes to rebuild (`block_bytes`)."""
-    table, c = at.table, at.c
+    table = at.table
     held, alive = states(at, place), under_way(table, place.rank)
     kept, rebuilt = block
-    blocks = kept * place.blocks * alive
+    blocks = kept * np.maximum(place.blocks * (1 - activations_away(at)), np.minimum(place.blocks, ON_WAY)) * alive
     first, last = place.first > 0, place.last > 0
     edge = first * at.kept(BEFORE) * alive
     # the loss lets one micro-batch's logits go before the next one's come
-    logits = last * ((at.kept(AFTER) + at.kept(EXTRA)) * at.trainer.logits / 4.0) * c["memory.logits"]
-    slack = c["memory.slack"] * (blocks + edge)
-    away = activations_away(at)
+    logits = last * (at.kept(AFTER) + at.kept(EXTRA)) * at.trainer.logits / 4.0
+    # the logits have gone when a block is rebuilt, all activations when the optimizer casts its gradients
+    moment = np.maximum(np.maximum(logits, rebuilt), held.scratch - blocks - edge)
     usual = {
         "parameters": held.parameters,
         "gradients": held.gradients,
         "optimizer": held.optimizer,
-        "activations": blocks * (1 - away * (1 - c["memory.on_way"])) + edge + logits,
+        "activations": blocks + edge + logits,
         "buffers": held.gathered + _buffers(at, place),
-        "other": rebuilt + slack,
+        "other": moment - logits,
+        IDLE: logits + rebuilt + held.scratch - moment,
     }
     if not at.own.any():
         return usual
     place = place.with_predictions(at.work.mtp)
     ours = own_memory(at, place, held, own_kept(table, place, kept, rebuilt, alive), alive)
-    return {kind: np.where(at.own, ours[kind], usual[kind]) for kind in KINDS}
+    return {kind: np.where(at.own, ours.get(kind, 0.0), usual[kind]) for kind in usual}
 
 
 def _buffers(at: Columns, place: PipelineRank) -> np.ndarray:
-    """What FSDP gathers and reduces at once, a trainer's buckets, and workspace that is always there."""
-    table, works, shared = at.table, at.facts.works, at.trainer.shared
-    weights = at.region(works.dense + works.expert, BLOCK) * (2.0 + at.trainer.grads)
-    gathered = np.where(table.zero_stage >= 3, GATHERED * weights, 0.0)
-    buffers = gathered + at.trainer.buffers_gib * GIB * (table.devices > 1)
+    """What ZeRO-3 gathers and reduces at once, a trainer's buckets, and workspace that is always there."""
+    table, works, trainer, shared = at.table, at.facts.works, at.trainer, at.trainer.shared
+    blocks = at.region(works.dense + works.expert, BLOCK) * GATHERED * (trainer.weight_bytes + trainer.grads)
+    # weight by weight: a gradient has gone before the next one is whole
+    weights = at.kept(BLOCK, "weight") * (GATHERED * trainer.weight_bytes + trainer.grads)
+    buffers = np.where(trainer.by_weight > 0, np.minimum(weights, blocks), blocks) * (table.zero_stage >= 3)
+    buffers = buffers + trainer.buffers_gib * GIB * (table.devices > 1)
     if shared.any():
         dense, expert = elements(at, place)
-        buffers = buffers + np.where((table.dp > 1) & (table.zero_stage < 3), (dense + expert) * shared, 0.0)
+        buffers = buffers + np.where(
+            (table.dp > 1) & (table.pp == 1) & (table.zero_stage < 3), (dense + expert) * shared, 0.0
+        )
     return np.asarray(buffers)
 
 
-def memory_kinds(at: Columns, parts: dict[str, np.ndarray], peak: np.ndarray) -> dict[MemoryKind, np.ndarray]:
-    """Bytes of the worst rank, by kind of number."""
-    t, c, gpu = at.table, at.c, at.chip.gpu > 0
-    reserved = peak + c["memory.pieces"] * sum(parts[kind] for kind in COMES_AND_GOES)
+def memory_kinds(
+    at: Columns, parts: dict[str, np.ndarray], peak: np.ndarray, idle: np.ndarray
+) -> dict[MemoryKind, np.ndarray]:
+    """Bytes of the worst rank, by kind of number; what goes when memory runs short is in none but these."""
+    t, c, gpu, trainer = at.table, at.c, at.chip.gpu > 0, at.trainer
+    late = trainer.gathered_late * (t.pp == 1) * gathered(at) * at.work.blocks
+    peak = np.maximum(peak, np.minimum(peak + late, at.chip.capacity * trainer.usable))
+    reserved = peak + idle + c["memory.pieces"] * sum(parts[kind] for kind in COMES_AND_GOES)
     axes = (t.tp, t.cp, t.pp, t.dp * t.cp, t.ep, t.devices)
-    smi = reserved + GIB * (c["memory.context"] + c["memory.group"] * sum(1.0 * (ranks > 1) for ranks in axes))
+    smi = reserved + GIB * (
+        c["memory.context"] + trainer.context_gib + c["memory.group"] * sum(1.0 * (ranks > 1) for ranks in axes)
+    )
     return {"allocated": peak, "reserved": np.where(gpu, reserved, peak), "smi": np.where(gpu, smi, peak)}
 
 
 def kind_of(notes: str) -> MemoryKind:
     """The kind of a row's memory, by its notes."""
-    text = notes.lower()
-    if "nvidia-smi" in text:
-        return "smi"
-    return "reserved" if "max reserved" in text else "allocated"
+    return next((kind for words, kind in IN_NOTES.items() if words in notes.lower()), "allocated")
 
 
 def memory_band(at: Columns, peak: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

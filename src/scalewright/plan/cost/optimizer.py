@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from scalewright.plan.cost.activations import block_bytes
 from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.work import BLOCK
 
@@ -55,7 +56,7 @@ def offload(at: Columns, micro: np.ndarray) -> np.ndarray:
     activations = activations_away(at)
     if not (t.offload.any() or activations.any()):
         return np.zeros(len(t))
-    kept = at.fullest * at.kept(BLOCK)
+    kept = at.fullest * block_bytes(at)[0]
     weights = t.offloads("parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
     size = weights / np.maximum(held.shard, 1.0) + activations * 2 * kept
     return np.asarray(t.accumulation * np.maximum(size / _host_rate(at) - at.c["overlap.offload"] * micro, 0.0))
@@ -70,12 +71,10 @@ def _host_rate(at: Columns) -> np.ndarray:
 
 def products(at: PricedColumns) -> np.ndarray:
     """Seconds of an update's products on the fullest rank."""
-    t, trainer = at.table, at.trainer
+    t, (shared, of_experts, largest) = at.table, at.trainer.products.T
     shards = np.where(t.zero_stage >= 1, t.dp * t.cp / t.dp_replicate, 1.0)
     experts = t.ep * t.etp * np.maximum(shards * t.tp / (t.ep * t.etp), 1.0)
-    flops = np.maximum(
-        at.fullest * (trainer.products / (shards * t.tp) + trainer.expert_products / experts), trainer.largest_product
-    )
+    flops = np.maximum(at.fullest * (shared / (shards * t.tp) + of_experts / experts), largest)
     pace = at.region(at.forward, BLOCK) / np.maximum(at.region(at.prices.flops, BLOCK), 1.0)
     return np.asarray(flops * pace)
 

@@ -92,7 +92,7 @@ def _usual(at: Columns, place: PipelineRank) -> States:
         np.where(away | states_away, 0.0, held),
         # FSDP in a pipeline gathers and reduces once a step (volumes.py): both stay whole
         np.where((zero >= 3) & (table.pp > 1), whole * (2.0 + grads), 0.0),
-        np.zeros(len(table)),
+        np.where(away | states_away, 0.0, np.where(zero >= 1, share, whole) * at.trainer.cast_grads),
         np.zeros(len(table)),
     )
 

@@ -56,13 +56,16 @@ def unit_of(request: Request) -> Unit:
 
 
 class Column:
-    """A number (or an array) of every unit; made when first asked for, like a `cached_property`."""
+    """A number (or an array) of every unit; made when first asked for, like a `cached_property`.
 
-    def __init__(self, of: Callable[[Unit], Any], kind: type = float) -> None:
-        self.of, self.kind = of, kind
+    Without `of`, what its class is about has a number of the same name.
+    """
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
+    def __init__(self, of: Callable[[Unit], Any] | None = None, kind: type = float) -> None:
+        self.given, self.kind = of, kind
+
+    def __set_name__(self, owner: type[PerUnit], name: str) -> None:
+        self.name, self.of = name, self.given or (lambda unit: getattr(getattr(unit, owner.about), name))
 
     def __get__(self, facts: PerUnit, owner: type) -> np.ndarray:
         if facts.source is None:
@@ -77,7 +80,9 @@ Taken = TypeVar("Taken", bound="PerUnit")
 
 
 class PerUnit:
-    """Columns of units, or of rows that each belong to a unit."""
+    """Columns of units, or of rows that each belong to a unit; `about`: the unit's chip, framework or work."""
+
+    about = ""
 
     def __init__(self, units: Sequence[Unit], source: PerUnit | None = None, rows: np.ndarray | None = None) -> None:
         self.units, self.source, self.rows = units, source, rows

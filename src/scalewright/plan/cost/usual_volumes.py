@@ -42,16 +42,16 @@ def numbers(at: Columns) -> np.ndarray:
 
 def _shared(at: Columns, what: str, elements: np.ndarray, group: np.ndarray, shard: np.ndarray) -> Iterator[Transfer]:
     """Gradients and parameters of either sort."""
-    t, each = at.table, at.trainer.each_micro_batch
+    t = at.table
     grads, weights = elements * at.trainer.grads, elements * at.trainer.weight_bytes
     three = t.zero_stage >= 3
     pieces = np.where(three, np.maximum(at.fullest, 1.0), 1.0)
     pieces = np.where(~three & (at.trainer.by_block > 0), at.fullest, pieces)
     grads, weights = grads / np.maximum(pieces, 1.0), weights / np.maximum(pieces, 1.0)
-    rounds = np.where((t.pp > 1) & (each == 0), 1.0, t.accumulation)
+    # FSDP in a pipeline, and ZeRO 2, reduce once a step, but this package's own after every micro-batch
+    rounds = np.where((t.pp > 1) & ~at.own, 1.0, t.accumulation)
     sums, shared = pieces * (group > 1) * ~three, pieces * (shard > 1) * three * rounds
-    # ZeRO 2 may reduce after every micro-batch, beside its backward
-    times = np.where((each > 0) & (t.zero_stage == 2), t.accumulation, 1.0)
+    times = np.where(at.own & (t.zero_stage == 2), t.accumulation, 1.0)
     if what == "expert":  # ranks that share an expert: none, where each has its own
         several = at.summing * t.tp > t.ep * t.etp
         sums, shared = sums * several, shared * several

@@ -89,7 +89,8 @@ class RegionKept(NamedTuple):
     by_operator: Number  # torchtitan's policy (`_by_operator`)
     eager: Number  # what eager kernels keep beside
     square: Number  # pairs of query and key
-    products: Number  # outputs of products and norms
+    dots: Number  # outputs of products
+    products: Number  # these, and norms'
     widest: Number  # the widest activation
     weight: Number  # elements of the largest product's weight
     outputs: Number  # of experts, which only a trainer keeps that weights them last
@@ -285,13 +286,14 @@ def _kept(operators: Sequence[Operator], widened: float) -> RegionKept:
     shapes = [o.shape for o in operators if o.kind == "attention" and o.shape]
     pairs = sum(rows * keys * heads for rows, keys, heads in shapes)
     products = [o for o in operators if o.kind in PRODUCTS]
-    outputs = sum(o.written for o in products) + widened * norms  # whose gradients wait for a weight part
+    dots = sum(o.written for o in products)
+    outputs = dots + widened * norms  # whose gradients wait for a weight part
     weight = max((float(o.groups * o.shape[1] * o.shape[2]) for o in products if o.shape), default=0.0)
     widest = max((o.written for o in operators if o.kind == "activation"), default=0.0)
     last = sum(o.saved for o in operators if o.name.endswith("experts.down"))
     listed = full + _by_operator(operators)
     return RegionKept(
-        none, core, selective, full, listed, norms + gates, float(pairs), outputs, widest, weight, last
+        none, core, selective, full, listed, norms + gates, float(pairs), dots, outputs, widest, weight, last
     )  # fmt: skip
 
 
