@@ -10,10 +10,13 @@ Each prices its changed requests as one table.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from math import log, log2
-from operator import attrgetter
+from math import log
+from typing import Any
+
+import numpy as np
 
 from scalewright.plan.chips import constants_of
 from scalewright.plan.constants import Constants
@@ -187,7 +190,7 @@ def evidence(prediction: Prediction, most: int = 3) -> dict[str, object]:
     if (timings := request.chip.timings) is not None:
         outside, probe = beyond_timed(timings, request.precision, request.devices), probe_words(timings)
         return {"nearest": [], "extrapolates": outside, "never_measured": [], "framework": name, "probe": probe}
-    runs = sorted(_measured(), key=lambda run: _distance(run[0], request))[:most]
+    runs = [_measured()[i] for i in np.argsort(_distances(request), kind="stable")[:most]]
     predictions = predict_table([run for run, _, _ in runs])
     nearest = [
         {**run_facts(row, run), "measured": seconds, "predicted": predicted.step_time_s}
@@ -217,48 +220,52 @@ def _measured() -> tuple[tuple[Request, float, Mapping[str, str]], ...]:
     """Every bundled run with a stated time: its request, seconds and row."""
     runs = []
     for row in read_table(MEASURED):
-        try:
-            seconds, converted = measured_seconds(row, request := request_of(row))
-        except UserError:
-            continue
         stated = number(row, "step_time_s") or number(row, "tokens_per_s_per_device")
-        if stated and not converted and not text(row, "stall") and not text(row, "suspect"):
-            runs.append((request, seconds, row))
+        if stated and not text(row, "stall") and not text(row, "suspect"):
+            with suppress(UserError):
+                runs.append((request := request_of(row), measured_seconds(row, request)[0], row))
     return tuple(runs)
 
 
-def _size(r: Request, name: str) -> int:
-    size: int = getattr(r.model if name in ("hidden_size", "num_hidden_layers") else r, name)
-    return size
+@lru_cache(maxsize=1)
+def _measured_facts() -> dict[str, np.ndarray]:
+    """`_facts` of every measured run, as columns."""
+    listed = [_facts(run) for run, _, _ in _measured()]
+    return {name: np.array([facts[name] for facts in listed]) for name in listed[0]}
 
 
-def _distance(other: Request, r: Request) -> float:
-    """The distance of two runs: doublings of size, and penalties for other devices, trainers and models."""
-    names = ("devices", "hidden_size", "num_hidden_layers", "tp", "pp", "seq_len", "micro_batch")
-    doublings = sum(abs(log2(max(_size(other, name), 1) / max(_size(r, name), 1))) for name in names)
-    unlike = 4.0 * (other.chip.family.kernels != r.chip.family.kernels)
-    unlike += 1.0 * (other.chip.name != r.chip.name)
-    unlike += 2.0 * (other.framework.name != r.framework.name) + 1.0 * (other.precision != r.precision)
-    unlike += 4.0 * ((other.model.moe is None) != (r.model.moe is None))
-    unlike += 1.0 * (other.zero_stage != r.zero_stage)
-    return doublings + unlike
+def _facts(r: Request) -> dict[str, Any]:
+    """What runs are compared by."""
+    sizes = ("devices", "seq_len", "tp", "pp", "cp", "ep", "micro_batch", "zero_stage", "precision", "schedule")
+    chip, model = r.chip, {name: getattr(r.model, name) for name in ("hidden_size", "num_hidden_layers")}
+    names = {"device": chip.name, "family": chip.family.name, "kernels": chip.family.kernels.name}
+    trainer = {"framework": r.framework.name, "experts": r.model.moe is not None}
+    return {**{name: getattr(r, name) for name in sizes}, **model, **names, **trainer}
+
+
+def _distances(r: Request) -> np.ndarray:
+    """The distance of every measured run: doublings of size, and penalties for other devices, trainers and models."""
+    run, others = _facts(r), _measured_facts()
+    sizes = ("devices", "hidden_size", "num_hidden_layers", "tp", "pp", "seq_len", "micro_batch")
+    unlike = {"kernels": 4.0, "device": 1.0, "framework": 2.0, "precision": 1.0, "experts": 4.0, "zero_stage": 1.0}
+    doublings = [np.abs(np.log2(np.maximum(others[name], 1) / max(run[name], 1))) for name in sizes]
+    return np.sum([*doublings, *(weight * (others[name] != run[name]) for name, weight in unlike.items())], axis=0)
 
 
 def extrapolates(r: Request) -> list[str]:
     """In which respects a run lies outside the measured ones."""
-    runs, outside = [run for run, _, _ in _measured()], []
+    run, others, outside = _facts(r), _measured_facts(), []
     for name in ("devices", "seq_len", "hidden_size", "tp", "pp", "cp", "ep"):
-        value, seen = _size(r, name), [_size(run, name) for run in runs]
-        if not min(seen) <= value <= max(seen):
-            outside.append(f"{name} {value} (measured: {min(seen)} to {max(seen)})")
-    if r.chip.family not in {x.chip.family for x in runs}:
-        outside.append(f"no run on {r.chip.family.name} devices")
-    elif r.chip.name not in {x.chip.name for x in runs}:
-        outside.append(f"no run on {r.chip.name}, only on others of its generation")
-    for words, attribute in (("of", "framework.name"), ("in", "precision"), ("with the schedule", "schedule")):
-        value_of = attrgetter(attribute)
-        if value_of(r) not in map(value_of, runs):
-            outside.append(f"no run {words} {value_of(r)}")
+        least, most = others[name].min(), others[name].max()
+        if not least <= run[name] <= most:
+            outside.append(f"{name} {run[name]} (measured: {least} to {most})")
+    if run["family"] not in others["family"]:
+        outside.append(f"no run on {run['family']} devices")
+    elif run["device"] not in others["device"]:
+        outside.append(f"no run on {run['device']}, only on others of its generation")
+    for words, name in (("of", "framework"), ("in", "precision"), ("with the schedule", "schedule")):
+        if run[name] not in others[name]:
+            outside.append(f"no run {words} {run[name]}")
     if r.model.mla and count(r.model).total < 1e10:
         outside.append("no small model with latent attention")
     return outside

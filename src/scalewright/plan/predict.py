@@ -57,7 +57,8 @@ class Predictions:
     def columns(self) -> dict[str, list[float]]:
         """The columns that answers need, as plain numbers: one conversion for all rows."""
         step, memory = self.outcome.step, self.outcome.memory
-        columns = {"p10": self.p10, "p50": self.p50, "p90": self.p90, "flops": step.flops, "hardware": step.hardware}
+        columns = {"p10": self.p10, "p50": self.p50, "p90": self.p90}
+        columns |= dict(zip(("flops", "hardware"), step.flops, strict=True))
         columns |= {f"time.{part}": step.parts[part] for part in PARTS} | {"fits": self.outcome.fits}
         columns |= {f"bytes.{axis}": step.bytes[axis] for axis in AXES}
         sizes = {"peak": memory.peak, "usable": memory.usable, "peak_low": memory.low, "peak_high": memory.high}

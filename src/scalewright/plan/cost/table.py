@@ -9,11 +9,12 @@ A search fills the columns itself, from products of axes; one request is a table
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from scalewright.plan.columnar import Columnar
 from scalewright.plan.cost.units import Unit, unit_of
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.model import ModelSpec
@@ -30,7 +31,7 @@ NUMBERS = (
 
 
 @dataclass
-class Table:
+class Table(Columnar):
     """Columns of equal length; `unit` indexes `units`."""
 
     units: tuple[Unit, ...]
@@ -58,11 +59,6 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.unit)
-
-    def take(self, rows: np.ndarray) -> Table:
-        """A table of some of the rows."""
-        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "units"}
-        return Table(units=self.units, **columns)
 
     def schedules(self, trait: str) -> np.ndarray:
         """A trait of the rows' kinds of schedule, such as `folded`; False without a pipeline."""

@@ -10,6 +10,7 @@ A search of a million layouts has some hundred units.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from scalewright.plan.chips import Chip
-from scalewright.plan.cost.work import Work, work
+from scalewright.plan.cost.work import Work, work, works
 from scalewright.plan.frameworks import Framework
 from scalewright.plan.request import Request
 from scalewright.plan.switches import Switches
@@ -53,6 +54,16 @@ class Unit:
 def unit_of(request: Request) -> Unit:
     """The unit that a request's operators belong to."""
     return Unit(**{field.name: getattr(request, field.name) for field in fields(Unit)})
+
+
+def list_works(units: Sequence[Unit]) -> None:
+    """Sets the work of all units, those of a model together, which is faster than one by one."""
+    by_model: defaultdict[int, list[Unit]] = defaultdict(list)
+    for unit in units:
+        by_model[id(unit.model)].append(unit)
+    for alike in by_model.values():
+        for unit, listed in zip(alike, works(alike[0].model, [unit.sizes for unit in alike]), strict=True):
+            vars(unit)["work"] = listed
 
 
 class Column:

@@ -55,7 +55,7 @@ def search(
     began = time.perf_counter()
     maker, finder, axes = prepare(question, goal)
     finder.run(tell, stop)
-    fitting = Priced.join(finder.candidates)
+    fitting = finder.fitting
     if not len(fitting):
         if not finder.complete:
             raise UserError("stopped before a layout that fits was found", "plan", "let it run longer")
@@ -95,8 +95,7 @@ def faster_than(plan: Plan, precision: str, stop: Stop | None = None) -> Choice 
     finder.window, finder.ceiling = 1 + goal.margin, plan.best[0].score
     finder.cutoff = finder.ceiling
     finder.run(None, stop)
-    fitting = Priced.join(finder.candidates)
-    if not len(fitting):
+    if not len(fitting := finder.fitting):
         return None
     chosen, _ = choose(finder, fitting, 1, goal.margin)
     return maker.choices(chosen)[0]
