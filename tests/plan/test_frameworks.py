@@ -13,6 +13,7 @@ from scalewright import api
 from scalewright.plan.explain import what_if
 from scalewright.plan.fitting.runs import MEASURED, read_table
 from scalewright.plan.frameworks import ALIASES, find_framework, forbidden, framework_names, of_framework
+from scalewright.plan.predict import together
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.search import Plan
 from scalewright.spec.base import read_yaml
@@ -47,7 +48,7 @@ def test_only_what_the_trainer_has_is_listed(framework: str) -> None:
         assert choice.keys["schedule"] not in ("zb-h1", "dualpipe") or choice.keys["pp"] == 1
     assert all(beyond.needs and beyond.gain_pct > 0 for beyond in result.beyond)
     assert all(trainer.missing(beyond.choice.keys) == beyond.needs for beyond in result.beyond)
-    assert not any("dualpipe" in row["change"] for row in what_if(result.best[0].prediction))
+    assert not any("dualpipe" in row["change"] for row in together([what_if(result.best[0].prediction)])[0])
 
 
 @pytest.mark.slow

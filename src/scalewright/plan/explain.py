@@ -4,7 +4,7 @@
     smallest_fix(prediction)  for a layout that doesn't fit: the cheapest single change after which it does
     evidence(prediction)      the nearest measured runs with their predictions, and what lies outside them
 
-Each prices its changed requests as one table.
+Each yields the requests that it wants priced: `together` of plan/predict.py prices those of several as one table.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from math import log
 from typing import Any
 
 import numpy as np
 
-from scalewright.plan.chips import constants_of
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.spread import MEASURED_DEVICES
 from scalewright.plan.curves import beyond_timed, probe_words
 from scalewright.plan.features import never
 from scalewright.plan.fitting.runs import MEASURED, measured_seconds, read_table, run_facts
 from scalewright.plan.frameworks import OURS, of_framework
-from scalewright.plan.predict import Prediction, layout_keys, predict_table
+from scalewright.plan.predict import Asking, Prediction, layout_keys, together
 from scalewright.plan.records import Fix, Gain
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import number, text
@@ -36,16 +34,16 @@ from scalewright.spec.layout_check import is_legal
 from scalewright.spec.step_parts import RISK_TERMS
 from scalewright.spec.tensors import count
 
-NEVER = ("band.unmeasured", "band.device", "band.sibling", "band.feature")  # what widens a band for want of runs
+NEVER = ("unmeasured", "device", "sibling", "feature")  # what widens a band for want of runs (cost/spread.py)
 Change = tuple[str, Request]  # its words, the changed request
 
 
-def what_if(prediction: Prediction) -> list[Gain]:
+def what_if(prediction: Prediction) -> Asking[list[Gain]]:
     """Changes and the gain of each, best first."""
     asked = prediction.request
     changes = [("setting", *change) for change in _legal(asked, _settings(asked))]
     changes += [("hardware", *change) for change in _hardware(asked)]
-    predictions = predict_table([request for _, _, request in changes])
+    predictions = yield [request for _, _, request in changes]
     rate = prediction.tokens_per_s / asked.devices
     rows = [
         Gain(
@@ -139,27 +137,30 @@ def resized(r: Request, axis: str, size: int) -> Request | None:
 
 
 def smallest_fix(prediction: Prediction, c: Constants | None = None, *, peak_gib: float | None = None) -> Fix | None:
+    """`fix` by itself; `peak_gib`: the layout's peak as counted elsewhere."""
+    return together([fix(prediction, peak_gib)], c)[0]
+
+
+def fix(prediction: Prediction, peak_gib: float | None = None) -> Asking[Fix | None]:
     """The fastest single change after which the layout fits; None when it does already, or its host is too small.
 
     Where no single change is enough, the one with the lowest peak. `peak_gib`: the layout's peak as counted
     elsewhere; the peaks of changed layouts are scaled by the same factor.
     """
-    usable = prediction.number("usable")
+    usable = prediction.usable_gib
     scale = 1.0 if peak_gib is None else peak_gib / prediction.peak_gib
-    if prediction.peak_gib * scale <= usable or not prediction.fits_host:
-        return None
-    changes = _legal(prediction.request, _leaner(prediction.request))
-    if not changes:
-        return None
+    small = prediction.peak_gib * scale <= usable or not prediction.fits_host
+    changes = [] if small else _legal(prediction.request, _leaner(prediction.request))
+    predictions = yield [request for _, request in changes]
     fixes: list[Fix] = []
-    for (words, _), changed in zip(changes, predict_table([request for _, request in changes], c), strict=True):
+    for (words, _), changed in zip(changes, predictions, strict=True):
         peak = changed.peak_gib * scale
         fits = peak <= usable and changed.fits_host
         fixes.append({"change": words, "fits": fits, "peak_gib": peak, "step_time_s": changed.step_time_s})
     fitting = [fix for fix in fixes if fix["fits"]]
     if fitting:
         return min(fitting, key=lambda fix: fix["step_time_s"])
-    return min(fixes, key=lambda fix: fix["peak_gib"])
+    return min(fixes, key=lambda fix: fix["peak_gib"], default=None)
 
 
 def _leaner(r: Request) -> Iterator[Change]:
@@ -180,7 +181,7 @@ def _leaner(r: Request) -> Iterator[Change]:
         yield "offload optimizer", replace(r, offload="optimizer")
 
 
-def evidence(prediction: Prediction, most: int = 3) -> dict[str, object]:
+def evidence(prediction: Prediction, most: int = 3) -> Asking[dict[str, object]]:
     """The nearest measured runs with their predictions, and in which respects this run lies outside them.
 
     A CPU's evidence is its own probe: there are no published runs on CPUs.
@@ -189,9 +190,10 @@ def evidence(prediction: Prediction, most: int = 3) -> dict[str, object]:
     name = request.framework.name
     if (timings := request.chip.timings) is not None:
         outside, probe = beyond_timed(timings, request.precision, request.devices), probe_words(timings)
+        yield []
         return {"nearest": [], "extrapolates": outside, "never_measured": [], "framework": name, "probe": probe}
     runs = [_measured()[i] for i in np.argsort(_distances(request), kind="stable")[:most]]
-    predictions = predict_table([run for run, _, _ in runs])
+    predictions = yield [run for run, _, _ in runs]
     nearest = [
         {**run_facts(row, run), "measured": seconds, "predicted": predicted.step_time_s}
         for (run, seconds, row), predicted in zip(runs, predictions, strict=True)
@@ -203,10 +205,8 @@ def evidence(prediction: Prediction, most: int = 3) -> dict[str, object]:
 
 def _wider(prediction: Prediction) -> float:
     """How many times as wide the band is, in log seconds, as if all of it had been measured."""
-    c = constants_of([prediction.request.chip])
-    (measured,) = predict_table([prediction.request], c.with_values(dict.fromkeys(NEVER, 0.0)))
-    wide, narrow = (log(p.number("p90") / p.number("p50")) for p in (prediction, measured))
-    return round(wide / narrow, 2)
+    table = prediction.table
+    return round(float(table.sigma()[prediction.row] / table.sigma(NEVER)[prediction.row]), 2)
 
 
 def never_measured(r: Request) -> list[str]:
@@ -249,7 +249,8 @@ def _distances(r: Request) -> np.ndarray:
     sizes = ("devices", "hidden_size", "num_hidden_layers", "tp", "pp", "seq_len", "micro_batch")
     unlike = {"kernels": 4.0, "device": 1.0, "framework": 2.0, "precision": 1.0, "experts": 4.0, "zero_stage": 1.0}
     doublings = [np.abs(np.log2(np.maximum(others[name], 1) / max(run[name], 1))) for name in sizes]
-    return np.sum([*doublings, *(weight * (others[name] != run[name]) for name, weight in unlike.items())], axis=0)
+    others_unlike = [weight * (others[name] != run[name]) for name, weight in unlike.items()]
+    return np.asarray(np.sum([*doublings, *others_unlike], axis=0))
 
 
 def extrapolates(r: Request) -> list[str]:

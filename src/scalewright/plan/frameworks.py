@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.releases import date_of, release_facts, without
-from scalewright.spec.base import read_yaml
+from scalewright.plan.releases import date_of, release_facts, table, without
 from scalewright.spec.capabilities import ABOVE_ONE, Capabilities, Rule, find_capabilities, trainers_on
 from scalewright.spec.errors import UserError, nearest, unknown
 from scalewright.spec.layout import Layout
@@ -94,16 +93,10 @@ class Framework:
     measured: bool  # whether step times of it are in data/measured_runs.csv
 
 
-@lru_cache(maxsize=1)
-def _table() -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
-    data = read_yaml(DATA / "frameworks.yaml")
-    return data["defaults"], data["entries"]
-
-
 @lru_cache(maxsize=4096)
 def find_framework(name: str, version: str | None = None, device: str = "gpu") -> Framework:
     """The entry that a trainer's name and version match; the last one, of unknown ones, by date and `device`'s kind."""
-    defaults, entries = _table()
+    defaults, entries = table()["defaults"], table()["entries"]
     text = f"{name} {version or ''}".strip().lower()
     for key, entry in entries.items():
         patterns = () if text in entries else entry["match"]
@@ -135,7 +128,7 @@ def _facts(entry: dict[str, Any], text: str, device: str) -> dict[str, Any]:
 
 def framework_names() -> list[str]:
     """The known trainers."""
-    return [name for name in _table()[1] if name != "unknown"]
+    return [name for name in table()["entries"] if name != "unknown"]
 
 
 def check_name(name: str) -> None:

@@ -82,7 +82,7 @@ def fitting(log: Log, measured: Usual, given: Given, needed_gib: float | None) -
         prediction, why = None, str(error)
     if prediction is None:
         return "", why
-    usable, peak = prediction.number("usable"), prediction.peak_gib
+    usable, peak = prediction.usable_gib, prediction.peak_gib
     fix = smallest_fix(prediction, peak_gib=max(peak, needed_gib or 0.0))
     counted = f"the plan counts {gib(peak)} for this run, of {gib(usable)} that a device can use"
     if fix is None:

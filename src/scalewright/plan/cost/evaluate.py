@@ -18,7 +18,7 @@ from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.facts import Facts, unit_facts
 from scalewright.plan.cost.habits import TIGHTEST
 from scalewright.plan.cost.kernels import Flat, flatten, price
-from scalewright.plan.cost.memory import SIGMA, Memory, host_bytes, memory
+from scalewright.plan.cost.memory import Memory, host_bytes, memory
 from scalewright.plan.cost.table import RECOMPUTE, Table, table
 from scalewright.plan.cost.timeline import Step, step
 from scalewright.plan.request import Request
@@ -93,8 +93,3 @@ def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.
     open_rows &= ~memory(Columns(replace(built, recompute=chosen), facts, c)).fits
     whole = np.where(open_rows, RECOMPUTE.index("full"), chosen)
     return np.where(memory(Columns(replace(built, recompute=whole), facts, c)).fits, whole, chosen)
-
-
-def quantiles(seconds: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """p10 and p90."""
-    return seconds * np.exp(-SIGMA * sigma), seconds * np.exp(SIGMA * sigma)

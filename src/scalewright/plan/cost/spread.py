@@ -53,15 +53,17 @@ def unseen(requests: Sequence[Request]) -> Unseen:
     )
 
 
-def spread(step: Step, requests: Sequence[Request], unknown: np.ndarray, c: Constants, new: Unseen) -> np.ndarray:
-    """The standard deviation of log seconds, a number a row; `unknown`: rows that state no recomputation."""
+def spread(
+    step: Step, requests: Sequence[Request], unknown: np.ndarray, c: Constants, new: Unseen
+) -> dict[str, np.ndarray]:
+    """Standard deviations of log seconds by cause, a number a row; `unknown`: rows that state no recomputation."""
     at, parts = step.at, step.parts
     links = sum(parts[name] for name in ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed"))
     wide = np.where(at.table.devices > at.chip.domain, 1.0, 0.5)
     alike = np.array([request.chip.timings is None for request in requests])  # others' own probe says enough
     guesses = np.array([sum(line.startswith(HEAVY) for line in r.assumed) for r in requests], dtype=float)
     causes = {
-        "base": 1.0,
+        "base": np.ones(len(at.table)),
         "trainer": 1 - at.trainer.known,
         "unmeasured": (at.trainer.known > 0) & new.trainer & alike,
         "recompute": unknown,
@@ -74,7 +76,7 @@ def spread(step: Step, requests: Sequence[Request], unknown: np.ndarray, c: Cons
         "sibling": new.device & alike,
         "alone": _alone(at) & alike,
     }
-    return np.asarray(np.sqrt(sum((c[f"band.{name}"] * share) ** 2 for name, share in causes.items())))
+    return {name: c[f"band.{name}"] * share for name, share in causes.items()}
 
 
 def _alone(at: Columns) -> np.ndarray:

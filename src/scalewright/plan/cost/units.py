@@ -66,6 +66,20 @@ def list_works(units: Sequence[Unit]) -> None:
             vars(unit)["work"] = listed
 
 
+def settings(units: Sequence[Unit]) -> tuple[list[Unit], np.ndarray]:
+    """Units that stand for all that share a device, a trainer and its settings, and the number of each unit's."""
+    first: dict[tuple[int, ...], int] = {}
+    names, different = [field.name for field in fields(Unit) if field.name != "sizes"], list[Unit]()
+    index = []
+    for unit in units:
+        key = tuple(id(getattr(unit, name)) for name in names)
+        if key not in first:
+            first[key] = len(different)
+            different.append(unit)
+        index.append(first[key])
+    return different, np.array(index, dtype=np.intp)
+
+
 class Column:
     """A number (or an array) of every unit; made when first asked for, like a `cached_property`."""
 
@@ -79,20 +93,23 @@ class Column:
         if facts.source is None:
             values: np.ndarray = np.array([self.of(unit) for unit in facts.units], dtype=self.kind)
         else:
-            values = getattr(facts.source, self.name)[facts.rows]
+            values = getattr(facts.source, self.name)
+            alike = len(values) == 1  # as in a search, whose layouts share device and trainer
+            values = np.broadcast_to(values[0], (len(facts.rows), *values.shape[1:])) if alike else values[facts.rows]
         facts.__dict__[self.name] = values
         return values
 
 
 Taken = TypeVar("Taken", bound="PerUnit")
+NONE = np.zeros(0, dtype=np.intp)
 
 
 class PerUnit:
     """Columns of units, or of rows that each belong to a unit."""
 
-    def __init__(self, units: Sequence[Unit], source: PerUnit | None = None, rows: np.ndarray | None = None) -> None:
+    def __init__(self, units: Sequence[Unit], source: PerUnit | None = None, rows: np.ndarray = NONE) -> None:
         self.units, self.source, self.rows = units, source, rows
 
     def take(self: Taken, rows: np.ndarray) -> Taken:
         """The same columns for rows with these numbers of units."""
-        return type(self)(self.units, self, rows)
+        return type(self)(self.units, self.source or self, rows if self.source is None else self.rows[rows])

@@ -120,9 +120,6 @@ class Work:
     head_in_chunks: float  # 1 where the forward makes the head's gradients (spec/loss_chunks.py)
 
 
-SIZES = ("batch", "tp", "cp", "ep", "etp")  # numbers of `Sizes` by which operators differ in their numbers alone
-
-
 def work(model: ModelSpec, sizes: Sizes) -> Work:
     """The work of a model cut to these sizes."""
     return works(model, [sizes])[0]
@@ -133,7 +130,7 @@ def works(model: ModelSpec, asked: Sequence[Sizes]) -> list[Work]:
     known, alike = _known(model), defaultdict(list)
     for sizes in dict.fromkeys(asked):
         if sizes not in known:
-            same = replace(sizes, **dict.fromkeys(SIZES, 0))
+            same = replace(sizes, batch=0, tp=0, cp=0, ep=0, etp=0)
             alike[same, sizes.cuts, block.head_in_chunks(model, sizes)].append(sizes)
     for group in alike.values():
         known.update(zip(group, _listed(model, group), strict=True))
@@ -160,22 +157,24 @@ def _listed(model: ModelSpec, group: Sequence[Sizes]) -> list[Work]:
     layers, many = model.num_hidden_layers, len(group)
     sizes = group[0]
     if many > 1:
-        sizes = replace(sizes, **{name: np.array([float(getattr(one, name)) for one in group]) for name in SIZES})
+        every = np.array([(one.batch, one.tp, one.cp, one.ep, one.etp) for one in group], dtype=float)
+        batch, tp, cp, ep, etp = every.T
+        sizes = replace(sizes, batch=batch, tp=tp, cp=cp, ep=ep, etp=etp)
     rows: list[Kernel] = []
-    kept = np.zeros((REGIONS, len(RegionKept._fields), many))
-    parts, inputs, gates = (np.zeros((REST + 1, many)) for _ in range(3))
+    kept = np.zeros((many, REGIONS, len(RegionKept._fields)))
+    parts, inputs, gates = (np.zeros((many, REST + 1)) for _ in range(3))
     # a norm with 1 + w works in fp32, and so does the gradient that it waits with
     widened = FP32 / sizes.width if model.norm_type == "rmsnorm_plus_one" else 1.0
     for region, share, operators in regions(model, sizes):
         for operator in _merged(operators):
             rows += _kernels(operator, region, share)
-        kept[region] += share * _columns(_kept(operators, widened), many)
+        kept[:, region] += share * _columns(_kept(operators, widened), many)
         if region == BLOCK:
             for operator in operators:
                 part = part_of(operator)
-                parts[part] += share * freed(operator)
-                inputs[part] += share * input_of_product(operator)
-                gates[part] += share * gate(operator)
+                parts[:, part] += share * freed(operator)
+                inputs[:, part] += share * input_of_product(operator)
+                gates[:, part] += share * gate(operator)
     dense, expert = _parameters(model, sizes, many)
     stream = sizes.rows * model.hidden_size * sizes.width
     moe = model.moe
@@ -191,18 +190,18 @@ def _listed(model: ModelSpec, group: Sequence[Sizes]) -> list[Work]:
     query_heads, kv_heads = (reduce(np.maximum, [some[i] for _, some in heads]) for i in (0, 1))
     logits = sizes.rows * -(-model.vocab_size // sizes.tp)
     numbers = (stream, sparse, routed, key_value, apart, query, attended, kv_heads, query_heads, layers, logits)
-    kernels = np.stack([_columns(row, many) for row in rows])
-    arrays = [np.moveaxis(of, -1, 0).copy() for of in (kernels, kept, dense, expert, parts[:REST], inputs, gates)]
-    each = _columns((*numbers, block.head_in_chunks(model, sizes)), many).T.tolist()
+    kernels = np.stack([_columns(row, many) for row in rows], axis=1)
+    each = _columns((*numbers, block.head_in_chunks(model, sizes)), many).tolist()
+    arrays = (kernels, kept, dense, expert, parts[:, :REST], inputs, gates)
     return [Work(*held, *scalars) for *held, scalars in zip(*arrays, each, strict=True)]
 
 
 def _columns(numbers: Sequence[Number], many: int) -> np.ndarray:
-    """Numbers, or arrays of so many, as rows of one array."""
-    rows = np.empty((len(numbers), many))
-    for row, number in zip(rows, numbers, strict=True):
-        row[:] = number
-    return rows
+    """Numbers, or arrays of so many, side by side [many, numbers]."""
+    columns = np.empty((many, len(numbers)))
+    for index, number in enumerate(numbers):
+        columns[:, index] = number
+    return columns
 
 
 def _merged(operators: Iterable[Operator]) -> list[Operator]:
@@ -326,14 +325,14 @@ def _totals(model: ModelSpec) -> Mapping[tuple[int, str], float]:
 
 def _parameters(model: ModelSpec, s: Sizes, many: int) -> tuple[np.ndarray, np.ndarray]:
     """This rank's elements of every region: dense, and of experts."""
-    dense, expert = np.zeros((REGIONS, many)), np.zeros((REGIONS, many))
+    dense, expert = np.zeros((many, REGIONS)), np.zeros((many, REGIONS))
     ranks = {"expert_column": s.ep * s.etp, "expert_row": s.ep * s.etp, "expert_plain": s.ep}
     ranks |= {
         "kv": np.minimum(s.tp, model.kv_heads),
         **dict.fromkeys(("embedding", "head", "column", "row", "tied"), s.tp),
     }
     for (region, role), size in _totals(model).items():
-        (expert if role.startswith("expert_") else dense)[region] += size / ranks.get(role, 1)
+        (expert if role.startswith("expert_") else dense)[:, region] += size / ranks.get(role, 1)
     return dense, expert
 
 

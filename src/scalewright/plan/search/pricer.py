@@ -24,7 +24,7 @@ from scalewright.plan.cost.table import RECOMPUTE, Table
 from scalewright.plan.cost.timeline import Inner, Step, inner, outer, states_seconds
 from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.search.objective import Objective
-from scalewright.plan.search.space import Rows, Space
+from scalewright.plan.search.space import Rows, Space, moves_activations
 
 # Rows with their pipes, bounds on their scores without states, and seconds of their slowest micro-batch
 Pipes = tuple[Rows, np.ndarray, np.ndarray]
@@ -141,8 +141,10 @@ class Pricer:
     def inside(self, rows: Rows) -> Inner:
         """Seconds of the rows' micro-batches and pipelines."""
         space, pipes = self.space, len(self.space.pipe["virtual_stages"])
-        extras = rows.recompute * len(space.offloads) + rows.offload
-        number = (rows.core * pipes + rows.pipe) * (len(space.recomputes) * len(space.offloads)) + extras
+        moves = np.array([moves_activations(number) for number in space.offloads])[
+            rows.offload
+        ]  # other states don't matter
+        number = ((rows.core * pipes + rows.pipe) * len(space.recomputes) + rows.recompute) * 2 + moves
         _, first, inverse = np.unique(number, return_index=True, return_inverse=True)
         return inner(self.columns(self.space.table(rows.take(first)))).take(inverse)
 

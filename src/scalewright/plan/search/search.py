@@ -85,15 +85,14 @@ def search_again(plan: Plan, **changes: Any) -> Plan:
     return search(plan.question, replace(plan.goal, fixed=fixed, **changes), explain=False)
 
 
-def faster_than(plan: Plan, precision: str, stop: Stop | None = None) -> Choice | None:
-    """The best layout of a plan's run in another precision, where it is faster than the plan's best."""
-    goal = replace(plan.goal, precision=precision, top=1)
+def better_than(plan: Plan, score: float, stop: Stop | None = None, **changes: Any) -> Choice | None:
+    """The best layout of a plan's run with some of its goal changed, if any scores less than `score`."""
+    goal = replace(plan.goal, top=1, **changes)
     try:
         maker, finder, _ = prepare(plan.question, goal)
     except UserError:
         return None
-    finder.window, finder.ceiling = 1 + goal.margin, plan.best[0].score
-    finder.cutoff = finder.ceiling
+    finder.cutoff = finder.ceiling = score * (1 + finder.margin)  # within which a simpler layout may come first
     finder.run(None, stop)
     if not len(fitting := finder.fitting):
         return None
