@@ -22,16 +22,9 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.constants import facts
+from scalewright.plan.cost.spread import Unseen
 from scalewright.plan.fitting.calibrate import held_out_error
-from scalewright.plan.fitting.fit import (
-    LEFT_OUT,
-    groups_of,
-    left_out,
-    mean_error,
-    of_unknown_trainers,
-    source_errors,
-    unseen_by_others,
-)
+from scalewright.plan.fitting.fit import LEFT_OUT, groups_of, left_out, mean_error, of_unknown_trainers, source_errors
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.fitting.score import LEAST, baselines, layout_groups, memory_of_kind, rankings, score, summary
 from scalewright.plan.predict import Predictions, predict_table
@@ -86,6 +79,16 @@ def _scored(runs: Runs, kind: str, seconds: np.ndarray) -> dict[str, Any]:
     """`score` of seconds from a fit; bands are as wide as what the fit never saw makes them."""
     asked = of_unknown_trainers(runs) if kind == "lineage" else runs
     return score(asked.rows, seconds=seconds, new=unseen_by_others(runs, groups_of(runs, kind)))
+
+
+def unseen_by_others(runs: Runs, groups: np.ndarray) -> Unseen:
+    """Rows whose device, its family or trainer no group but their own has: what a fit without it never saw."""
+    keys = [(r.chip.name, r.chip.family.kernels.name, r.framework.name) for r in runs.requests]
+    masks = []
+    for values in map(np.array, zip(*keys, strict=True)):
+        found = {value: set(groups[runs.plain & (values == value)].tolist()) for value in set(values.tolist())}
+        masks.append(np.array([found[v] <= {g} for v, g in zip(values.tolist(), groups.tolist(), strict=True)]))
+    return Unseen(*masks)
 
 
 def _of(runs: Runs, source: str) -> Runs:

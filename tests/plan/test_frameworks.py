@@ -12,8 +12,9 @@ from plan.searches import search
 from scalewright import api
 from scalewright.plan.explain import what_if
 from scalewright.plan.fitting.runs import MEASURED, read_table
-from scalewright.plan.frameworks import ALIASES, find_framework, forbidden, framework_names, of_framework
+from scalewright.plan.frameworks import find_framework, forbidden, framework_names, of_framework
 from scalewright.plan.predict import together
+from scalewright.plan.releases import table
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.search import Plan
 from scalewright.spec.base import read_yaml
@@ -144,7 +145,7 @@ def test_a_fixed_value_that_the_trainer_lacks() -> None:
 
 def test_the_file_is_sound() -> None:
     entries = read_yaml(FILE)
-    assert set(entries) <= {*framework_names(), *ALIASES}
+    assert set(entries) <= {*framework_names(), *table()["aliases"]}
     for name in entries:
         trainer = find_capabilities(name)
         assert trainer.known

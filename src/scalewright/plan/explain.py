@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost.spread import MEASURED_DEVICES
 from scalewright.plan.curves import beyond_timed, probe_words
-from scalewright.plan.features import never
+from scalewright.plan.features import measured, never
 from scalewright.plan.fitting.runs import MEASURED, measured_seconds, read_table, run_facts
 from scalewright.plan.frameworks import OURS, of_framework
 from scalewright.plan.predict import Asking, Prediction, layout_keys, together
@@ -212,7 +211,7 @@ def _wider(prediction: Prediction) -> float:
 def never_measured(r: Request) -> list[str]:
     """The trainer, the device and the layout's features of which the table has no run, which widens the band."""
     trainer = [] if r.framework.measured or not r.framework.known else [r.framework.name]
-    return [*trainer, *([] if r.chip.name in MEASURED_DEVICES else [r.chip.name]), *never(r)]
+    return [*trainer, *([] if r.chip.name in measured().chips else [r.chip.name]), *never(r)]
 
 
 @lru_cache(maxsize=1)

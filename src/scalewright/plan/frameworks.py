@@ -37,12 +37,6 @@ TYPO = 0.8  # similarity of two names above which one counts as a typo of the ot
 RULES = ("match", "habits", "engine", "numbers", "device", "before")  # keys of an entry or its habits that are no facts
 # Kernels that a name states, such as "llm-foundry (FlashAttention 1 in Triton)", over those of its release
 STATED = {"flash1": r"flash.?att\w*[ -]?1\b", "flash": r"flash.?att\w*[ -]?2\b", "best": r"flash.?att\w*[ -]?[34]\b"}
-# Other names of trainers in the table, as users write them.
-ALIASES = (
-    "accelerate", "axolotl", "axlearn", "colossalai", "composer", "easylm", "fsdp", "gpt-neox", "jax",
-    "levanter", "litgpt", "llama-factory", "mcore", "megatron-core", "megatron-lm", "mosaicml", "nanogpt",
-    "olmo", "olmo-core", "paxml", "picotron", "pytorch", "transformers", "trl",
-)  # fmt: skip
 OTHER = "unknown"  # the name of a trainer that isn't in the table
 
 
@@ -133,7 +127,7 @@ def framework_names() -> list[str]:
 
 def check_name(name: str) -> None:
     """Raises UserError for a trainer that isn't in the table, with the nearest names; `unknown` stands for any such."""
-    word, names = name.strip().lower(), [*framework_names(), *ALIASES, OTHER]
+    word, names = name.strip().lower(), [*framework_names(), *table()["aliases"], OTHER]
     if word in names:
         return
     near = nearest(word, names, 1)

@@ -6,8 +6,8 @@ from math import log
 
 import pytest
 
-from scalewright.plan.cost.spread import MEASURED_DEVICES
 from scalewright.plan.explain import never_measured
+from scalewright.plan.features import measured
 from scalewright.plan.fitting.runs import MEASURED, read_table, runs_of
 from scalewright.plan.frameworks import find_framework, framework_names
 from scalewright.plan.predict import Prediction, predict
@@ -31,9 +31,9 @@ def width(found: Prediction) -> float:
 def test_the_files_name_what_the_table_holds() -> None:
     runs = runs_of(read_table(MEASURED))
     timed = [request for request, seconds in zip(runs.requests, runs.seconds, strict=True) if seconds > 0]
-    measured = {request.framework.name for request in timed}
-    assert measured == {name for name in framework_names() if find_framework(name).measured}
-    assert {request.chip.name for request in timed} == MEASURED_DEVICES
+    trainers = {request.framework.name for request in timed}
+    assert trainers == {name for name in framework_names() if find_framework(name).measured}
+    assert {request.chip.name for request in timed} == measured().chips
 
 
 def test_trainers_and_devices_without_a_run_have_wider_bands() -> None:

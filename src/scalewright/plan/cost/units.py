@@ -10,10 +10,10 @@ A search of a million layouts has some hundred units.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import groupby
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,26 +58,19 @@ def unit_of(request: Request) -> Unit:
 
 def list_works(units: Sequence[Unit]) -> None:
     """Sets the work of all units, those of a model together, which is faster than one by one."""
-    by_model: defaultdict[int, list[Unit]] = defaultdict(list)
-    for unit in units:
-        by_model[id(unit.model)].append(unit)
-    for alike in by_model.values():
+    for _, group in groupby(units, lambda unit: id(unit.model)):
+        alike = list(group)
         for unit, listed in zip(alike, works(alike[0].model, [unit.sizes for unit in alike]), strict=True):
             vars(unit)["work"] = listed
 
 
 def settings(units: Sequence[Unit]) -> tuple[list[Unit], np.ndarray]:
     """Units that stand for all that share a device, a trainer and its settings, and the number of each unit's."""
-    first: dict[tuple[int, ...], int] = {}
-    names, different = [field.name for field in fields(Unit) if field.name != "sizes"], list[Unit]()
-    index = []
-    for unit in units:
-        key = tuple(id(getattr(unit, name)) for name in names)
-        if key not in first:
-            first[key] = len(different)
-            different.append(unit)
-        index.append(first[key])
-    return different, np.array(index, dtype=np.intp)
+    names = [field.name for field in fields(Unit) if field.name != "sizes"]
+    keys = [tuple(id(getattr(unit, name)) for name in names) for unit in units]
+    different = dict(zip(keys, units, strict=True))
+    numbers = {key: number for number, key in enumerate(different)}
+    return list(different.values()), np.array([numbers[key] for key in keys], dtype=np.intp)
 
 
 class Column:

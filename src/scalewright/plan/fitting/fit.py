@@ -21,7 +21,6 @@ import numpy as np
 
 from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
 from scalewright.plan.cost.evaluate import Prepared, evaluate_time, prepare
-from scalewright.plan.cost.spread import Unseen
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.frameworks import OTHER
 from scalewright.plan.rows.cells import text
@@ -189,16 +188,6 @@ def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -
             fitted = solve(problem(others, base=priors, most=most), priors, steps)
         seconds[held_out] = evaluate_seconds(prepared, fitted)[held_out]
     return seconds
-
-
-def unseen_by_others(runs: Runs, groups: np.ndarray) -> Unseen:
-    """Rows whose device, its family or trainer no group but their own has: what a fit without it never saw."""
-    keys = [(r.chip.name, r.chip.family.kernels.name, r.framework.name) for r in runs.requests]
-    masks = []
-    for values in map(np.array, zip(*keys, strict=True)):
-        found = {value: set(groups[runs.plain & (values == value)].tolist()) for value in set(values.tolist())}
-        masks.append(np.array([found[v] <= {g} for v, g in zip(values.tolist(), groups.tolist(), strict=True)]))
-    return Unseen(*masks)
 
 
 def start() -> Constants:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scalewright.plan.request import OFFLOADS
-from scalewright.plan.search.pricer import BATCH, Pipes, Priced, Pricer
+from scalewright.plan.search.pricer import Pipes, Priced, Pricer, batches
 from scalewright.plan.search.space import AXES, Rows, moves_activations
 from scalewright.spec.schedules.kinds import KINDS
 
@@ -160,8 +160,8 @@ class Finder:
         if not plain:  # no row bounds the others
             rows = self.space.spread_recomputes(rows)
         parts = [rows.take(slice(0, 0))]
-        for start in range(0, len(rows), BATCH):
-            fitting, short = self.pricer.sort_out(rows.take(slice(start, start + BATCH)), self.cutoff)
+        for part in batches(rows):
+            fitting, short = self.pricer.sort_out(part, self.cutoff)
             self._record(fitting)
             parts.append(short)
         short = Rows.join(parts)
@@ -171,7 +171,7 @@ class Finder:
 
     def _price_variants(self, short: Rows) -> None:
         """Prices rows that don't fit with every recomputation that may be among the best, or on the front."""
-        variants = self.space.spread_recomputes(short.take(self.pricer.may_fit(short)))
+        variants = self.space.spread_recomputes(short.take(self.pricer.floor(short)[1]))
         variants = variants.take(variants.recompute > 0)
         self._record(self.pricer.price_fitting(variants, self.cutoff, self._hopeful))
 

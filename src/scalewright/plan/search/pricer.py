@@ -5,7 +5,7 @@ rows --table--> columns --step, memory--> seconds, bytes --objective--> score; f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log2
@@ -31,6 +31,12 @@ Pipes = tuple[Rows, np.ndarray, np.ndarray]
 BATCH = 8192  # rows that are priced at once, so that their columns fit the CPU's cache
 # By lower bounds on rows' scores and bytes
 Hopeful = Callable[[Rows, np.ndarray, np.ndarray], np.ndarray]
+
+
+def batches(rows: Rows) -> Iterator[Rows]:
+    """The rows, a batch at a time."""
+    for start in range(0, len(rows), BATCH):
+        yield rows.take(slice(start, start + BATCH))
 
 
 @dataclass
@@ -73,14 +79,13 @@ class Pricer:
         fewest = {pp: space.pipe["stages"][i : i + n].min(0) for pp, (i, n) in space.pipes.items()}
         depths, inverse = np.unique(space.core["pp"], return_inverse=True)
         stages = np.array([fewest[int(pp)] for pp in depths])[inverse]
-        for start in range(0, space.cores, BATCH):
-            cores = np.arange(start, min(start + BATCH, space.cores))
-            table = space.table(space.bare(cores))
-            table.stages, table.virtual_stages = stages[cores], np.ones(len(cores))
+        for rows in batches(space.bare(np.arange(space.cores))):
+            table = space.table(rows)
+            table.stages, table.virtual_stages = stages[rows.core], np.ones(len(rows))
             set_no_extras(table)
             scores = []
             for kind in ("1f1b", "dualpipe"):  # embedding and head on a rank each, or half of both on each
-                table.schedule = np.full(len(cores), SCHEDULES.index(kind))
+                table.schedule = np.full(len(rows), SCHEDULES.index(kind))
                 scores.append(self.bound(inner(self.columns(table), piped=False)))
             bounds.append(np.minimum(*scores))
         return np.concatenate(bounds)
@@ -95,8 +100,8 @@ class Pricer:
     def bound_pipes(self, rows: Rows, cutoff: float) -> Pipes:
         """Pairs of core and pipe with their bounds: those up to the cutoff."""
         bounds, slow = [np.zeros(0)], [np.zeros(0)]
-        for start in range(0, len(rows), BATCH):
-            table = self.space.table(rows.take(slice(start, start + BATCH)))
+        for part in batches(rows):
+            table = self.space.table(part)
             set_no_extras(table)
             inside = inner(self.columns(table))
             bounds.append(self.bound(inside))
@@ -116,10 +121,6 @@ class Pricer:
         if self.headroom is None:
             return np.asarray(usage.high - usage.usable)
         return np.asarray(usage.peak - usage.usable * (1.0 - self.headroom))
-
-    def memory(self, rows: Rows) -> Memory:
-        """The memory use of rows."""
-        return memory(Columns(self.space.table(rows), self.facts, self.c))
 
     def columns(self, table: Table) -> PricedColumns:
         """A table's rows as the formulas read them."""
@@ -151,8 +152,7 @@ class Pricer:
     def price(self, rows: Rows, cutoff: float = np.inf) -> Priced:
         """Time and score of rows, and the memory of those with scores up to the cutoff: the others are left out."""
         parts = [Priced.none()]
-        for start in range(0, len(rows), BATCH):
-            part = rows.take(slice(start, start + BATCH))
+        for part in batches(rows):
             near, times = self.times(part, cutoff)
             usage, score = memory(times.at), self.objective.score(times.parts)
             fits, over = self.fits(times.at, usage), self.over(usage)
@@ -179,8 +179,7 @@ class Pricer:
         memory of a first rank; that of all; the whole time.
         """
         parts = [Priced.none()]
-        for start in range(0, len(rows), BATCH):
-            part = rows.take(slice(start, start + BATCH))
+        for part in batches(rows):
             bound = self.bound(self.inside(part))
             near = bound <= cutoff
             part, bound = part.take(near), bound[near]
@@ -216,27 +215,16 @@ class Pricer:
             return least, np.asarray(memory_band(at, least)[1] <= usable)
         return least, np.asarray(least <= usable * (1.0 - self.headroom))
 
-    def _floor(self, rows: Rows, *without: str) -> tuple[np.ndarray, np.ndarray]:
-        """Lower bound in bytes on the rows' memory with any recomputation; whether it fits."""
+    def floor(self, rows: Rows, *without: str) -> tuple[np.ndarray, np.ndarray]:
+        """Lower bound in bytes on the rows' memory with any recomputation, `without` these kinds; whether it fits."""
         rows = replace(rows, recompute=self.space.leanest[rows.pipe])
-        found = [
-            self._first_rank(rows.take(slice(start, start + BATCH)), "rebuilt", *without)
-            for start in range(0, max(len(rows), 1), BATCH)
-        ]
-        least, may = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        found = [self._first_rank(part, "rebuilt", *without) for part in batches(rows)]
+        least, may = (np.concatenate(columns) for columns in zip((np.zeros(0), np.zeros(0, bool)), *found, strict=True))
         return least, may
 
-    def floor(self, rows: Rows) -> np.ndarray:
-        """Lower bound in bytes on the rows' memory with any recomputation."""
-        return self._floor(rows)[0]
-
-    def may_fit(self, rows: Rows) -> np.ndarray:
-        """Whether a lower bound on the rows' memory with any recomputation fits."""
-        return self._floor(rows)[1]
-
     def may_ever_fit(self, rows: Rows) -> np.ndarray:
-        """The same with any sharding: what most ranks share, without buffers, which other stages may have fewer of."""
-        return self._floor(replace(rows, shard=self.space.most_sharded[rows.core]), "buffers")[1]
+        """Whether it fits with any sharding: what most ranks share, without buffers, of which others may have fewer."""
+        return self.floor(replace(rows, shard=self.space.most_sharded[rows.core]), "buffers")[1]
 
 
 def set_no_extras(table: Table) -> None:

@@ -63,10 +63,8 @@ def scaling(
 def _row(devices: int, choice: Choice | UserError, base: int, first: Choice) -> ScalingRow:
     """One device count: the best layout and its gain over `first` on `base` devices, or why there is none."""
     if isinstance(choice, UserError):
-        return {
-            "devices": devices, "step_time_s": None, "tokens_per_s": None, "speedup": None,
-            "efficiency": None, "prediction": None, "problem": str(choice),
-        }  # fmt: skip
+        nothing = dict.fromkeys(("step_time_s", "tokens_per_s", "speedup", "efficiency", "prediction"))
+        return ScalingRow(**{"devices": devices, "problem": str(choice), **nothing})  # type: ignore[typeddict-item]
     prediction = choice.prediction
     speedup = first.prediction.step_time_s / prediction.step_time_s
     return {
@@ -129,7 +127,7 @@ def nearby(plan: Plan) -> list[Nearby]:
         # a score is seconds, or in proportion to them and the devices; joules of another run have no such bound
         slowest = plan.best[0].score * (batch / plan.goal.global_batch) / (1 + MIN_GAIN)
         slowest *= {"time": 1.0, "energy": inf}.get(plan.objective.name, devices / plan.goal.devices)
-        best = better_than(plan, slowest * (1 + 1e-9), devices=devices, global_batch=batch)
+        best = better_than(plan, slowest * (1 + 1e-9), usual=True, devices=devices, global_batch=batch)
         if best is None:
             continue
         candidate: Nearby = {

@@ -85,14 +85,20 @@ def search_again(plan: Plan, **changes: Any) -> Plan:
     return search(plan.question, replace(plan.goal, fixed=fixed, **changes), explain=False)
 
 
-def better_than(plan: Plan, score: float, stop: Stop | None = None, **changes: Any) -> Choice | None:
-    """The best layout of a plan's run with some of its goal changed, if any scores less than `score`."""
+def better_than(
+    plan: Plan, score: float, stop: Stop | None = None, usual: bool = False, **changes: Any
+) -> Choice | None:
+    """The best layout of a plan's run with some of its goal changed, if any scores less than `score`.
+
+    `usual`: the first of a plan with that goal, where a simpler one may come before the fastest.
+    """
     goal = replace(plan.goal, top=1, **changes)
     try:
         maker, finder, _ = prepare(plan.question, goal)
     except UserError:
         return None
-    finder.cutoff = finder.ceiling = score * (1 + finder.margin)  # within which a simpler layout may come first
+    finder.window = finder.window if usual else 1 + goal.margin
+    finder.cutoff = finder.ceiling = score * (1 + finder.margin) if usual else score
     finder.run(None, stop)
     if not len(fitting := finder.fitting):
         return None
@@ -196,7 +202,7 @@ def pareto(finder: Finder, fitting: Priced, most: int = 40) -> Priced:
     near = fitting.take(fitting.score <= slowest)
     front = near.take(front_indices(near.score, near.peak))
     plain = near.take(finder.has_plain & (near.rows.recompute == 0) & (near.rows.offload == 0))
-    floor = finder.pricer.floor(plain.rows) if len(plain) else np.zeros(0)
+    floor = finder.pricer.floor(plain.rows)[0] if len(plain) else np.zeros(0)
     i = np.searchsorted(front.score, plain.score * (1 + 1e-12), side="right") - 1
     leaner = plain.take(floor < np.where(i >= 0, front.peak[np.maximum(i, 0)], np.inf))
     variants = finder.space.spread_recomputes(leaner.rows)

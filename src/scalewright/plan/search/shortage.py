@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns
-from scalewright.plan.cost.memory import GIB, host_bytes
+from scalewright.plan.cost.memory import GIB, host_bytes, memory
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.axes import Fixed, make_space
 from scalewright.plan.search.branch_and_bound import Finder, Stop, Wanted
@@ -79,9 +79,9 @@ def _lean_rows(space: Space) -> Rows:
 def _leanest(pricer: Pricer) -> tuple[float, str, dict[str, object]]:
     """Bytes that the leanest layout lacks, "of host memory" if it lacks them there, and its keys."""
     rows = _lean_rows(pricer.space)
-    usage = pricer.memory(rows)
-    on_device = pricer.over(usage)
     at = Columns(pricer.space.table(rows), pricer.facts, pricer.c)
+    usage = memory(at)
+    on_device = pricer.over(usage)
     on_host = host_bytes(at, usage) - at.chip.host_bytes
     lacks = np.maximum(on_device, np.where(at.table.offload != OFFLOADS.index("none"), on_host, -np.inf))
     i = int(lacks.argmin())

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalewright.plan.features import measured_sizes, never
+from scalewright.plan.features import measured, never
 from scalewright.plan.request import Request
 from scalewright.plan.search.space import Rows, Space
 
@@ -30,7 +30,7 @@ ACCUMULATIONS = 16
 def unusual(r: Request) -> list[str]:
     """The words for what is unusual in a layout."""
     names = never(r)
-    sizes = ((axis, getattr(r, axis), most) for axis, most in measured_sizes().items())
+    sizes = ((axis, getattr(r, axis), most) for axis, most in measured().sizes.items())
     names += [f"{axis} {size}, above any measured" for axis, size, most in sizes if size > most]
     if r.cp > 1 and r.seq_len / r.cp < CP_TOKENS:
         names.append(f"cp {r.cp} at {r.seq_len} tokens")
