@@ -129,10 +129,8 @@ def answer_plan(
     find = search_any if goal.precision == ANY else search
     plan = find(question, goal, tell=tell, stop=stop)
     notes = [*assumed, *plan.assumed, *run.assumed(goal.devices)]
-    if goal.precision == "auto":
-        notes.append(f"precision {plan.template.precision} (auto)")
-    if goal.precision == ANY:
-        notes.append(f"precision {plan.template.precision} (the fastest)")
+    if (why := {"auto": "auto", ANY: "the fastest"}.get(goal.precision)) is not None:
+        notes.append(f"precision {plan.template.precision} ({why})")
 
     def chosen(choices: Sequence[Choice], explain: bool = False) -> list[ChoiceAnswer]:
         made = answers([choice.prediction for choice in choices], run=run, explain=explain, assumed=assumed)

@@ -87,9 +87,10 @@ def step(at: PricedColumns) -> Step:
     timings = [unit.chip.timings for unit in table.units]
     kinds = {timings[index] for index in np.unique(table.unit)}
     if len(kinds) <= 1:
-        return _step(at)
+        return outer(at, inner(at))
     groups = [np.flatnonzero([timings[index] == kind for index in table.unit]) for kind in kinds]
-    steps = [_step(PricedColumns(table.take(rows), at.facts, at.c, at.prices)) for rows in groups]
+    parts = [PricedColumns(table.take(rows), at.facts, at.c, at.prices) for rows in groups]
+    steps = [outer(part, inner(part)) for part in parts]
     return replace(Step.join(steps).take(np.argsort(np.concatenate(groups))), at=at)
 
 
@@ -123,11 +124,6 @@ def inner(at: PricedColumns, piped: bool = True) -> Inner:
         turns = np.maximum((prices.crowd - 1) * (parts["compute"] + parts["recompute"] + host) - fill, 0.0)
         parts |= {"compute": parts["compute"] + turns, "pp_bubble": fill, "pp_exposed": message}
     return Inner(parts, slow, prices.beside * host)  # a CPU's Python is timed, no wait
-
-
-def _step(at: PricedColumns) -> Step:
-    """The step of rows that share a price list."""
-    return outer(at, inner(at))
 
 
 def outer(at: PricedColumns, inside: Inner, ends: bool = True) -> Step:

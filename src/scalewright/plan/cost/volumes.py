@@ -53,7 +53,7 @@ class Volumes:
         trained = (t.pp == 1) | t.schedules("trained")
         heads = at.region(at.facts.works.expert, EXTRA) > 0  # of experts in prediction heads nothing is counted
         # of this package's own trainer what it can't run yet is an estimate by its habits
-        self.own = np.asarray((at.trainer.own > 0) & trained & ~heads)
+        self.own = np.asarray(at.own & trained & ~heads)
         self.all_own, self.any_own = bool(self.own.all()), bool(self.own.any())
         self._ranks: dict[int, tuple[PipelineRank, Rank]] = {}
 

@@ -63,8 +63,23 @@ def search(
             return search(question, replace(goal, headroom=0.0), tell=tell, stop=stop, explain=explain)
         raise too_large(finder.pricer, axes)
     chosen, fastest = choose(finder, fitting, goal.top, goal.margin)
-    front = maker.choices(pareto(finder, fitting)) if explain else []
-    plan = _plan(maker, finder, maker.choices(chosen), front)
+    best, front = maker.choices(chosen), maker.choices(pareto(finder, fitting)) if explain else []
+    offloads = any(choice.layout.offload != "none" for choice in (*best, *front))
+    plan = Plan(
+        question=question,
+        goal=goal,
+        objective=maker.objective,
+        best=best,
+        trainable=next((choice for choice in best if choice.trainable), None),
+        pareto=front,
+        evaluated=finder.decided,
+        priced=finder.pricer.priced,
+        space=maker.space.size,
+        feasible=finder.feasible,
+        complete=finder.complete,
+        template=maker.template,
+        assumed=[*_left_out(maker), *maker.objective.assumed, *(maker.template.chip.host_assumed if offloads else [])],
+    )
     if fastest.score[0] < chosen.score[0] * (1 - 1e-6):
         plan.fastest = maker.choices(fastest)[0]
     if explain:
@@ -137,27 +152,6 @@ def prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed]
     usual = (1 + goal.margin) * (1 + EACH) ** MOST if goal.margin else 1.0  # where a first layout may be
     finder = Finder(pricer, goal.top, max(WINDOW, usual), margin=usual - 1)
     return ChoiceMaker(question, goal, template, space, objective), finder, axes
-
-
-def _plan(maker: ChoiceMaker, finder: Finder, best: list[Choice], front: list[Choice]) -> Plan:
-    offloads = any(choice.layout.offload != "none" for choice in (*best, *front))
-    return Plan(
-        question=maker.question,
-        goal=maker.goal,
-        objective=maker.objective,
-        best=best,
-        trainable=next((choice for choice in best if choice.trainable), None),
-        pareto=front,
-        why_not=[],
-        evaluated=finder.decided,
-        priced=finder.pricer.priced,
-        space=maker.space.size,
-        feasible=finder.feasible,
-        seconds=0.0,
-        complete=finder.complete,
-        template=maker.template,
-        assumed=[*_left_out(maker), *maker.objective.assumed, *(maker.template.chip.host_assumed if offloads else [])],
-    )
 
 
 def _left_out(maker: ChoiceMaker) -> list[str]:
