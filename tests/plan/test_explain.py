@@ -64,10 +64,10 @@ def test_a_change_that_may_not_fit_is_listed_as_its_own_prediction_puts_it() -> 
 def test_a_layout_that_does_not_fit_gets_the_cheapest_fix() -> None:
     prediction = run(micro_batch=8, global_batch=512)
     assert not prediction.fits
-    fix = smallest_fix(prediction)
+    (fix,) = together([smallest_fix(prediction)])
     assert fix is not None
     assert fix["fits"]
-    assert smallest_fix(run(zero_stage=3, recompute="full")) is None
+    assert together([smallest_fix(run(zero_stage=3, recompute="full"))]) == [None]
 
 
 def test_evidence_names_runs_that_are_alike() -> None:
@@ -87,7 +87,7 @@ def test_changes_keep_to_the_layouts_rules() -> None:
     """A split backward allows no recomputation, 25 heads no tp of 2; neither is listed."""
     split = run(devices=8, pp=2, schedule="zb-h1", micro_batch=8, global_batch=64)
     assert not split.fits
-    fix = smallest_fix(split)
+    (fix,) = together([smallest_fix(split)])
     assert fix is not None
     assert "recompute" not in fix["change"]
     layout = Layout.parse({"devices": 8, "global_batch": 8})

@@ -16,7 +16,7 @@ from typing import Any
 from scalewright.plan.ablation import ablation
 from scalewright.plan.chips import Chip
 from scalewright.plan.cost.memory import GIB
-from scalewright.plan.explain import evidence, fix, what_if
+from scalewright.plan.explain import evidence, smallest_fix, what_if
 from scalewright.plan.frameworks import OURS, of_framework, why_untrainable
 from scalewright.plan.predict import Prediction, layout_keys, together
 from scalewright.plan.records import Fix, Gain, Link, Nearby, Removed, Stage, Total
@@ -146,7 +146,7 @@ def answers(
 
 def reasons(predictions: Sequence[Prediction]) -> list[Reasons]:
     """Of each layout; measured runs are priced apart, by the constants of their own machines."""
-    changes: list[Any] = together([of(p) for of in (ablation, what_if, fix) for p in predictions])
+    changes: list[Any] = together([of(p) for of in (ablation, what_if, smallest_fix) for p in predictions])
     many, proofs = len(predictions), together([evidence(p) for p in predictions])
     ways = zip(changes[:many], changes[many : 2 * many], changes[2 * many :], proofs, predictions, strict=True)
     return [

@@ -1,8 +1,8 @@
-"""Dataclasses of columns: a field is an array with a number a row, a dict of such arrays, or columns in their turn.
+"""Dataclasses of columns: a field is an array or a list with an entry a row, a dict of arrays, or columns itself.
 
     take(rows)    the same of some rows          join(parts)    the rows of all parts, one after the other
 
-What is neither (the units that a table's rows index) all rows share.
+What is none of these (the units that a table's rows index) all rows share; lists are for what isn't joined.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ C = TypeVar("C", bound="Columnar")
 class Columnar:
     """Columns of equal length."""
 
+    def __len__(self) -> int:
+        columns = (getattr(self, f.name) for f in fields(self))
+        return next(len(column) for column in columns if isinstance(column, (np.ndarray, list)))
+
     def take(self: C, rows: Index) -> C:
         """The rows at these indices, or under this mask."""
         return type(self)(**{f.name: _some(getattr(self, f.name), rows) for f in fields(self)})
@@ -34,6 +38,8 @@ class Columnar:
 def _some(column: Any, rows: Index) -> Any:
     if isinstance(column, np.ndarray):
         return column[rows]
+    if isinstance(column, list):
+        return [column[i] for i in np.arange(len(column))[rows]]
     if isinstance(column, dict):
         return {name: values[rows] for name, values in column.items()}
     return column.take(rows) if isinstance(column, Columnar) else column

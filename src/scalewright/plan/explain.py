@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.constants import Constants
 from scalewright.plan.curves import beyond_timed, probe_words
 from scalewright.plan.features import measured, never
 from scalewright.plan.fitting.runs import MEASURED, measured_seconds, read_table, run_facts
 from scalewright.plan.frameworks import OURS, of_framework
-from scalewright.plan.predict import Asking, Prediction, layout_keys, together
+from scalewright.plan.predict import Asking, Prediction, layout_keys
 from scalewright.plan.records import Fix, Gain
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import number, text
@@ -135,12 +134,7 @@ def resized(r: Request, axis: str, size: int) -> Request | None:
     return replace(moved, virtual_stages=chunks, schedule=schedule)
 
 
-def smallest_fix(prediction: Prediction, c: Constants | None = None, *, peak_gib: float | None = None) -> Fix | None:
-    """`fix` by itself; `peak_gib`: the layout's peak as counted elsewhere."""
-    return together([fix(prediction, peak_gib)], c)[0]
-
-
-def fix(prediction: Prediction, peak_gib: float | None = None) -> Asking[Fix | None]:
+def smallest_fix(prediction: Prediction, peak_gib: float | None = None) -> Asking[Fix | None]:
     """The fastest single change after which the layout fits; None when it does already, or its host is too small.
 
     Where no single change is enough, the one with the lowest peak. `peak_gib`: the layout's peak as counted

@@ -68,7 +68,6 @@ class Step(Columnar):
     parts: dict[str, np.ndarray]
     host: np.ndarray  # share of the computation that waits for the host
     at: PricedColumns
-    detail: dict[str, np.ndarray]  # of `other`, the seconds of stragglers and of what is fixed
 
     @cached_property
     def flops(self) -> tuple[np.ndarray, np.ndarray]:
@@ -142,8 +141,7 @@ def outer(at: PricedColumns, inside: Inner, ends: bool = True) -> Step:
     nodes = np.maximum(table.devices / np.maximum(at.chip.node, 1.0), 1.0)
     late = plain * at.c["wait.straggler"] * np.log2(nodes)
     parts = {**inside.parts, "dp_exposed": dp, "optimizer": states, "other": inside.parts["other"] + fixed + late}
-    detail = {"late": late, "fixed": fixed}
-    return Step(plain + late, parts, inside.waits / np.maximum(plain, 1e-12), at, detail)
+    return Step(plain + late, parts, inside.waits / np.maximum(plain, 1e-12), at)
 
 
 def states_seconds(at: PricedColumns, micro: np.ndarray, prices: PriceList) -> np.ndarray:

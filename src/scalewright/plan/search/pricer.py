@@ -50,9 +50,6 @@ class Priced(Columnar):
     fits: np.ndarray
     over: np.ndarray  # bytes beyond the device's usable memory; negative where it fits
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     @staticmethod
     def none() -> Priced:
         """No rows."""

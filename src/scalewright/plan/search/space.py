@@ -43,9 +43,6 @@ class Rows(Columnar):
     recompute: np.ndarray
     offload: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.core)
-
 
 @dataclass
 class Space:
