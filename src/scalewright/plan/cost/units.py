@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import groupby
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,8 +57,10 @@ def unit_of(request: Request) -> Unit:
 
 def list_works(units: Sequence[Unit]) -> None:
     """Sets the work of all units, those of a model together, which is faster than one by one."""
-    for _, group in groupby(units, lambda unit: id(unit.model)):
-        alike = list(group)
+    by_model: dict[int, list[Unit]] = {}
+    for unit in units:
+        by_model.setdefault(id(unit.model), []).append(unit)
+    for alike in by_model.values():
         for unit, listed in zip(alike, works(alike[0].model, [unit.sizes for unit in alike]), strict=True):
             vars(unit)["work"] = listed
 

@@ -120,6 +120,9 @@ class Work:
     head_in_chunks: float  # 1 where the forward makes the head's gradients (spec/loss_chunks.py)
 
 
+SEVERAL = 4  # sizes from which arrays of them are faster than each by itself
+
+
 def work(model: ModelSpec, sizes: Sizes) -> Work:
     """The work of a model cut to these sizes."""
     return works(model, [sizes])[0]
@@ -133,11 +136,12 @@ def works(model: ModelSpec, asked: Sequence[Sizes]) -> list[Work]:
             same = replace(sizes, batch=0, tp=0, cp=0, ep=0, etp=0)
             alike[same, sizes.cuts, block.head_in_chunks(model, sizes)].append(sizes)
     for group in alike.values():
-        known.update(zip(group, _listed(model, group), strict=True))
+        for part in [group] if len(group) >= SEVERAL else [[sizes] for sizes in group]:
+            known.update(zip(part, _listed(model, part), strict=True))
     return [known[sizes] for sizes in asked]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)
 def _known(model: ModelSpec) -> dict[Sizes, Work]:
     """What was listed of a model so far."""
     return {}
@@ -190,7 +194,7 @@ def _listed(model: ModelSpec, group: Sequence[Sizes]) -> list[Work]:
     query_heads, kv_heads = (reduce(np.maximum, [some[i] for _, some in heads]) for i in (0, 1))
     logits = sizes.rows * -(-model.vocab_size // sizes.tp)
     numbers = (stream, sparse, routed, key_value, apart, query, attended, kv_heads, query_heads, layers, logits)
-    kernels = np.stack([_columns(row, many) for row in rows], axis=1)
+    kernels = np.array([rows]) if many == 1 else np.stack([_columns(row, many) for row in rows], axis=1)
     each = _columns((*numbers, block.head_in_chunks(model, sizes)), many).tolist()
     arrays = (kernels, kept, dense, expert, parts[:, :REST], inputs, gates)
     return [Work(*held, *scalars) for *held, scalars in zip(*arrays, each, strict=True)]
