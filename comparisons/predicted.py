@@ -181,7 +181,7 @@ def ask(case: Case, place: ClusterSpec) -> None:
     """Adds what this probe predicts."""
     found = predict(model_of(case.setting), place, case.layout, SETTINGS[case.setting].seq_len)
     case.predicted.append(found.step_time_s)
-    case.spread.append((found.number("p10"), found.number("p90")))
+    case.spread.append(found.band_s)
     case.parts = found.breakdown
 
 

@@ -25,12 +25,11 @@ import numpy as np
 from harness.result import table
 
 from scalewright.plan.constants import Constants, constants
-from scalewright.plan.cost.evaluate import evaluate, prepare
 from scalewright.plan.cost.memory import SIGMA
-from scalewright.plan.cost.spread import spread, unseen
 from scalewright.plan.features import features
 from scalewright.plan.fitting.fit import problem, solve, start
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
+from scalewright.plan.predict import predict_table
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ENOUGH, MOST = 5, 0.5  # layouts for a whole weight; the share of runs that can be left out
@@ -45,11 +44,9 @@ NORMAL = 1.4826  # a normal distribution's deviation over the median of its dist
 
 def errors(runs: Runs, c: Constants) -> tuple[np.ndarray, np.ndarray]:
     """log(predicted / measured) of each layout, and the band's deviation as it is where the feature was measured."""
-    prepared = prepare(runs.requests, c)
-    outcome = evaluate(prepared, c)
-    sigma = spread(outcome.step, runs.requests, prepared.unknown, c, unseen(runs.requests))
-    off = np.log(outcome.step.seconds / runs.seconds)
-    return once_a_layout(off, runs.layout), once_a_layout(sigma, runs.layout)
+    predictions = predict_table(runs.requests, c)
+    off = np.log(predictions.p50 / runs.seconds)
+    return once_a_layout(off, runs.layout), once_a_layout(predictions.sigma(), runs.layout)
 
 
 def left_out(runs: Runs, most: int = 1000) -> list[dict[str, Any]]:

@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
-for number in (signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)):
-    if signal.getsignal(number) == signal.SIG_IGN:  # under nohup, or in the background of a script
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 import pytest
 
 import rank_image
 
 ROOT = Path(__file__).resolve().parent.parent
+
+for number in (signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)):
+    if signal.getsignal(number) == signal.SIG_IGN:  # under nohup, or in the background of a script
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def pytest_collection_finish() -> None:

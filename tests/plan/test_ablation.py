@@ -8,7 +8,7 @@ import pytest
 
 from scalewright import api
 from scalewright.plan.ablation import ablation
-from scalewright.plan.predict import predict
+from scalewright.plan.predict import predict, together
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
@@ -22,7 +22,9 @@ FULL = {
 
 def entries(framework: str = "scalewright", **keys: Any) -> dict[str, dict[str, Any]]:
     layout = Layout.parse({"devices": 64, "global_batch": 512, **keys})
-    return {row["what"]: row for row in ablation(predict(LLAMA, H100, layout, 8192, framework=framework))}
+    return {
+        row["what"]: row for row in together([ablation(predict(LLAMA, H100, layout, 8192, framework=framework))])[0]
+    }
 
 
 def seconds(**changes: Any) -> float:
@@ -72,7 +74,7 @@ def test_the_plain_schedule_is_one_that_the_trainer_has() -> None:
     layout = Layout.parse({**keys, "global_batch": 512})
     prediction = predict(LLAMA, H100, layout, 8192, framework="maxtext")
     plain = Layout.parse({**keys, "schedule": "gpipe", "virtual_stages": 1, "global_batch": 512})
-    row = next(row for row in ablation(prediction) if row["what"] == "interleaved x 2")
+    row = next(row for row in together([ablation(prediction)])[0] if row["what"] == "interleaved x 2")
     bare = predict(LLAMA, H100, plain, 8192, framework="maxtext")
     assert row["step_time_s"] == pytest.approx(bare.step_time_s, rel=1e-9)
 

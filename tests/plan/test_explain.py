@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scalewright.plan.explain import evidence, extrapolates, smallest_fix, what_if
-from scalewright.plan.predict import Prediction, predict
+from scalewright.plan.predict import Prediction, predict, together
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
@@ -21,7 +21,7 @@ def ours(**keys: object) -> Prediction:
 
 
 def test_what_if_is_sorted_and_hardware_never_hurts() -> None:
-    rows = what_if(run(tp=2, micro_batch=4, global_batch=512))
+    rows = together([what_if(run(tp=2, micro_batch=4, global_batch=512))])[0]
     gains = [row["gain_pct"] for row in rows]
     assert gains == sorted(gains, reverse=True)
     assert {row["change"] for row in rows if row["kind"] == "hardware"} == {
@@ -37,21 +37,22 @@ def test_what_if_is_sorted_and_hardware_never_hurts() -> None:
 
 def test_what_if_tries_other_zero_stages_recomputation_and_schedules() -> None:
     """Lower ZeRO stages are among the changes: ZeRO 3 is expensive under a pipeline."""
-    rows = {row["change"].split(",")[0]: row for row in what_if(ours(devices=8, pp=2, zero_stage=3))}
+    rows = {row["change"].split(",")[0]: row for row in together([what_if(ours(devices=8, pp=2, zero_stage=3))])[0]}
     expected = {"zero_stage 1", "zero_stage 2", "recompute selective", "recompute full"}
     expected |= {f"schedule {kind}" for kind in ("interleaved", "zb-h1", "zb-interleaved", "zbv")}
     assert expected <= set(rows)
     assert {rows[change]["kind"] for change in expected} == {"setting"}
     assert "zero_stage 3" not in rows
     assert rows["zero_stage 1"]["gain_pct"] > 0 > rows["recompute full"]["gain_pct"]
-    alone = {row["change"].split(" ")[0] for row in what_if(ours(devices=1, zero_stage=0))}
+    alone = {row["change"].split(" ")[0] for row in together([what_if(ours(devices=1, zero_stage=0))])[0]}
     assert not {"zero_stage", "schedule"} & alone
 
 
 def test_a_change_that_may_not_fit_is_listed_as_its_own_prediction_puts_it() -> None:
     """A plan takes what fits up to the p90 of its memory: a faster row beside it says why it wasn't taken."""
     rows = {
-        row["change"].split(",")[0]: row["change"] for row in what_if(ours(devices=16, micro_batch=2, zero_stage=3))
+        row["change"].split(",")[0]: row["change"]
+        for row in together([what_if(ours(devices=16, micro_batch=2, zero_stage=3))])[0]
     }
     risks = {stage: ours(devices=16, micro_batch=2, zero_stage=stage).risk for stage in (0, 1, 2)}
     assert {"likely", "no"} <= set(risks.values())
@@ -63,14 +64,14 @@ def test_a_change_that_may_not_fit_is_listed_as_its_own_prediction_puts_it() -> 
 def test_a_layout_that_does_not_fit_gets_the_cheapest_fix() -> None:
     prediction = run(micro_batch=8, global_batch=512)
     assert not prediction.fits
-    fix = smallest_fix(prediction)
+    (fix,) = together([smallest_fix(prediction)])
     assert fix is not None
     assert fix["fits"]
-    assert smallest_fix(run(zero_stage=3, recompute="full")) is None
+    assert together([smallest_fix(run(zero_stage=3, recompute="full"))]) == [None]
 
 
 def test_evidence_names_runs_that_are_alike() -> None:
-    nearest = evidence(run())["nearest"]
+    nearest = together([evidence(run())])[0]["nearest"]
     assert len(nearest) == 3
     assert all(near["device"] == "h100-sxm" for near in nearest)
     assert all(0.4 < near["predicted"] / near["measured"] < 2.5 for near in nearest)
@@ -86,17 +87,17 @@ def test_changes_keep_to_the_layouts_rules() -> None:
     """A split backward allows no recomputation, 25 heads no tp of 2; neither is listed."""
     split = run(devices=8, pp=2, schedule="zb-h1", micro_batch=8, global_batch=64)
     assert not split.fits
-    fix = smallest_fix(split)
+    (fix,) = together([smallest_fix(split)])
     assert fix is not None
     assert "recompute" not in fix["change"]
     layout = Layout.parse({"devices": 8, "global_batch": 8})
     odd = predict(load_model_spec("gpt2-1.5b"), load_cluster("dgx-h100"), layout, 1024)
-    assert not any(row["change"].startswith("tp") for row in what_if(odd))
+    assert not any(row["change"].startswith("tp") for row in together([what_if(odd)])[0])
     short = predict(load_model_spec("tiny"), load_cluster("dgx-h100"), layout, 1)
-    assert not any(row["change"].startswith("cp") for row in what_if(short))
+    assert not any(row["change"].startswith("cp") for row in together([what_if(short)])[0])
 
 
 def test_experts_are_an_axis_too() -> None:
     layout = Layout.parse({"devices": 8, "ep": 4, "global_batch": 8})
-    rows = what_if(predict(load_model_spec("mixtral-8x7b"), load_cluster("dgx-h100"), layout, 2048))
+    rows = together([what_if(predict(load_model_spec("mixtral-8x7b"), load_cluster("dgx-h100"), layout, 2048))])[0]
     assert {"ep x2", "ep / 2"} <= {row["change"].split(",")[0] for row in rows}

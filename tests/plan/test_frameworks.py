@@ -12,7 +12,9 @@ from plan.searches import search
 from scalewright import api
 from scalewright.plan.explain import what_if
 from scalewright.plan.fitting.runs import MEASURED, read_table
-from scalewright.plan.frameworks import ALIASES, find_framework, forbidden, framework_names, of_framework
+from scalewright.plan.frameworks import find_framework, forbidden, framework_names, of_framework
+from scalewright.plan.predict import together
+from scalewright.plan.releases import table
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.search import Plan
 from scalewright.spec.base import read_yaml
@@ -47,7 +49,7 @@ def test_only_what_the_trainer_has_is_listed(framework: str) -> None:
         assert choice.keys["schedule"] not in ("zb-h1", "dualpipe") or choice.keys["pp"] == 1
     assert all(beyond.needs and beyond.gain_pct > 0 for beyond in result.beyond)
     assert all(trainer.missing(beyond.choice.keys) == beyond.needs for beyond in result.beyond)
-    assert not any("dualpipe" in row["change"] for row in what_if(result.best[0].prediction))
+    assert not any("dualpipe" in row["change"] for row in together([what_if(result.best[0].prediction)])[0])
 
 
 @pytest.mark.slow
@@ -143,7 +145,7 @@ def test_a_fixed_value_that_the_trainer_lacks() -> None:
 
 def test_the_file_is_sound() -> None:
     entries = read_yaml(FILE)
-    assert set(entries) <= {*framework_names(), *ALIASES}
+    assert set(entries) <= {*framework_names(), *table()["aliases"]}
     for name in entries:
         trainer = find_capabilities(name)
         assert trainer.known

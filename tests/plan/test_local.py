@@ -13,7 +13,7 @@ from scalewright.plan.constants import constants
 from scalewright.plan.cost.cpu_kernels import unit_seconds
 from scalewright.plan.curves import Curves, beyond_timed, narrow_is_fast
 from scalewright.plan.explain import evidence
-from scalewright.plan.predict import Prediction, predict, predict_table
+from scalewright.plan.predict import Prediction, predict, predict_table, together
 from scalewright.plan.request import from_layout
 from scalewright.spec.flops import flops_per_token
 from scalewright.spec.hardware.cluster import ClusterSpec
@@ -190,7 +190,7 @@ def test_a_cluster_with_timings_is_a_file() -> None:
 
 
 def test_the_evidence_is_the_probe() -> None:
-    keys = evidence(price(devices=2))
+    keys = together([evidence(price(devices=2))])[0]
     assert keys["nearest"] == []
     assert keys["probe"].startswith("2 processes of 1 thread timed")
     assert keys["extrapolates"] == []

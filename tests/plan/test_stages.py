@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scalewright.plan.cost.timeline import inner
 from scalewright.plan.predict import Prediction, predict
 from scalewright.plan.stages import pipeline, stages
 from scalewright.spec.capabilities import find_capabilities
@@ -25,9 +26,7 @@ def run(framework: str = "megatron", **changes: Any) -> Prediction:
 
 def pipelined_seconds(prediction: Prediction) -> float:
     """Seconds of a step's micro-batches, bubble and messages."""
-    parts, detail = prediction.breakdown, prediction.table.outcome.step.detail
-    rest = parts["dp_exposed"] + parts["optimizer"] + float(detail["fixed"][0] + detail["late"][0])
-    return prediction.step_time_s - rest
+    return float(sum(inner(prediction.table.outcome.step.at).parts.values())[0])
 
 
 SCHEDULES = [
@@ -78,10 +77,9 @@ def test_seconds_are_the_parts() -> None:
     prediction = run(pp=4)
     rows = stages(prediction)
     slowest = max(row["seconds"]["forward"] + row["seconds"]["backward"] for row in rows)
-    parts, detail = prediction.breakdown, prediction.table.outcome.step.detail
-    other = parts["other"] - float(detail["fixed"][0] + detail["late"][0])
-    micros = prediction.request.accumulation
-    assert micros * slowest == pytest.approx(parts["compute"] + parts["tp_exposed"] + other, rel=1e-9)
+    parts, micros = inner(prediction.table.outcome.step.at).parts, prediction.request.accumulation
+    whole = parts["compute"] + parts["tp_exposed"] + parts["other"]
+    assert micros * slowest == pytest.approx(whole[0], rel=1e-9)
     for row in rows:
         halves = row["seconds"]["backward_input"] + row["seconds"]["backward_weight"]
         assert row["seconds"]["backward"] == pytest.approx(halves)

@@ -28,7 +28,7 @@ from scalewright.model.torch_private import NEEDS_VALUES
 from scalewright.plan.chips import chip_of
 from scalewright.plan.explain import smallest_fix
 from scalewright.plan.frameworks import OURS, find_framework
-from scalewright.plan.predict import price
+from scalewright.plan.predict import price, together
 from scalewright.plan.records import Fix
 from scalewright.spec.common.formatting import gib
 from scalewright.spec.errors import UserError
@@ -256,4 +256,4 @@ def _fix(run: RunSpec, seq_len: int, peak_gib: float) -> Fix | None:
         prediction = price(Question(run, load_cluster(run.cluster), length=seq_len))
     except UserError:  # a cluster of fewer devices, or without this precision
         return None
-    return smallest_fix(prediction, peak_gib=peak_gib)
+    return together([smallest_fix(prediction, peak_gib)])[0]

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from scalewright.plan.explain import resized
 from scalewright.plan.frameworks import of_framework
-from scalewright.plan.predict import Prediction, layout_keys, predict_table
+from scalewright.plan.predict import Asking, Prediction, layout_keys
 from scalewright.plan.records import Removed
 from scalewright.plan.request import Request
 from scalewright.plan.search.compare import differences, value_words
@@ -25,11 +25,10 @@ PLAIN = tuple(name for name, kind in KINDS.items() if kind.complexity == 0)
 Without = tuple[str, Request | None]  # the removed part, the rest as a request (None: not legal)
 
 
-def ablation(prediction: Prediction) -> list[Removed]:
+def ablation(prediction: Prediction) -> Asking[list[Removed]]:
     """Each axis and technique in use, removed. `fits`: at the memory's p90, or at the median if the layout only so."""
     parts = list(_without(prediction.request))
-    requests = [request for _, request in parts if request is not None]
-    without = iter(predict_table(requests)) if requests else iter(())
+    without = iter((yield [request for _, request in parts if request is not None]))
     return [_entry(prediction, part, None if request is None else next(without)) for part, request in parts]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from scalewright.plan.ablation import ablation
@@ -17,7 +18,7 @@ from scalewright.plan.chips import Chip
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.explain import evidence, smallest_fix, what_if
 from scalewright.plan.frameworks import OURS, of_framework, why_untrainable
-from scalewright.plan.predict import Prediction, layout_keys
+from scalewright.plan.predict import Prediction, layout_keys, together
 from scalewright.plan.records import Fix, Gain, Link, Nearby, Removed, Stage, Total
 from scalewright.plan.request import Request
 from scalewright.plan.search.choices import Choice, Plan
@@ -116,23 +117,42 @@ class PlanAnswer:
 
 
 def answer(
-    prediction: Prediction,
+    prediction: Prediction, *, run: WholeRun | None = None, explain: bool = True, **more: Any
+) -> PredictionAnswer:
+    """The answer of one layout; `total` only where `run` has tokens, reasons only with `explain`.
+
+    `more`: what was `assumed`, and what of the user's file is `unread`.
+    """
+    return answers([prediction], run=run, explain=explain, **more)[0]
+
+
+def answers(
+    predictions: Sequence[Prediction],
     *,
     run: WholeRun | None = None,
     explain: bool = True,
     assumed: Sequence[str] = (),
     unread: Sequence[dict[str, object]] = (),
-) -> PredictionAnswer:
-    """The answer of one layout; `total` only where `run` has tokens, reasons only with `explain`."""
-    notes, total, request = [*assumed, *prediction.request.assumed], None, prediction.request
-    if run is not None and run.tokens is not None:
-        total = run.total(prediction)
-        notes += run.assumed(request.devices)
-    if not explain:
-        return PredictionAnswer(prediction, notes, None, total, unread)
-    ways = ablation(prediction), what_if(prediction), smallest_fix(prediction), evidence(prediction)
-    why = Reasons(*ways, lacks(request, layout_keys(request)), stages(prediction))
-    return PredictionAnswer(prediction, notes, why, total, unread)
+) -> list[PredictionAnswer]:
+    """The answers of several layouts, whose reasons are priced together."""
+    priced = run if run is not None and run.tokens is not None else None
+    made = []
+    for prediction, why in zip(predictions, reasons(predictions) if explain else repeat(None), strict=False):
+        devices = prediction.request.devices
+        notes = [*assumed, *prediction.request.assumed, *(priced.assumed(devices) if priced else [])]
+        made.append(PredictionAnswer(prediction, notes, why, priced.total(prediction) if priced else None, unread))
+    return made
+
+
+def reasons(predictions: Sequence[Prediction]) -> list[Reasons]:
+    """Of each layout; measured runs are priced apart, by the constants of their own machines."""
+    changes: list[Any] = together([of(p) for of in (ablation, what_if, smallest_fix) for p in predictions])
+    many, proofs = len(predictions), together([evidence(p) for p in predictions])
+    ways = zip(changes[:many], changes[many : 2 * many], changes[2 * many :], proofs, predictions, strict=True)
+    return [
+        Reasons(buys, gains, fixed, proof, lacks(p.request, layout_keys(p.request)), stages(p))
+        for buys, gains, fixed, proof, p in ways
+    ]
 
 
 def setting(request: Request) -> dict[str, object]:

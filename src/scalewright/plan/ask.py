@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalewright.plan import defaults
-from scalewright.plan.answer import ChoiceAnswer, PlanAnswer, answer
+from scalewright.plan.answer import ChoiceAnswer, PlanAnswer, answers
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.branch_and_bound import Stop, Tell
 from scalewright.plan.search.objective import Goal
@@ -129,24 +129,26 @@ def answer_plan(
     find = search_any if goal.precision == ANY else search
     plan = find(question, goal, tell=tell, stop=stop)
     notes = [*assumed, *plan.assumed, *run.assumed(goal.devices)]
-    if goal.precision == "auto":
-        notes.append(f"precision {plan.template.precision} (auto)")
-    if goal.precision == ANY:
-        notes.append(f"precision {plan.template.precision} (the fastest)")
+    if (why := {"auto": "auto", ANY: "the fastest"}.get(goal.precision)) is not None:
+        notes.append(f"precision {plan.template.precision} ({why})")
 
-    def chosen(choice: Choice, explain: bool = False) -> ChoiceAnswer:
-        return ChoiceAnswer(answer(choice.prediction, run=run, explain=explain, assumed=assumed), choice)
+    def chosen(choices: Sequence[Choice], explain: bool = False) -> list[ChoiceAnswer]:
+        made = answers([choice.prediction for choice in choices], run=run, explain=explain, assumed=assumed)
+        return [ChoiceAnswer(*pair) for pair in zip(made, choices, strict=True)]
 
     text = run_file(plan, data)
     return PlanAnswer(
         plan=plan,
         assumed=notes,
-        best=[chosen(choice, explain) for choice in plan.best],
-        pareto=[chosen(choice) for choice in plan.pareto],
-        beyond=[replace(chosen(layout.choice), needs=layout.needs, gain_pct=layout.gain_pct) for layout in plan.beyond],
+        best=chosen(plan.best, explain),
+        pareto=chosen(plan.pareto),
+        beyond=[
+            replace(made, needs=layout.needs, gain_pct=layout.gain_pct)
+            for made, layout in zip(chosen([layout.choice for layout in plan.beyond]), plan.beyond, strict=True)
+        ],
         precisions=gains(plan, stop) if explain and plan.complete else [],
         nearby=nearby(plan) if explain and plan.complete else [],
-        trainable=chosen(plan.trainable) if plan.trainable else None,
+        trainable=chosen([plan.trainable])[0] if plan.trainable else None,
         run=planned(plan, plan.best[0].layout, data),
         run_yaml=text,
         asked=explain_loss(plan, why_not) if why_not is not None else None,

@@ -4,25 +4,24 @@
     smallest_fix(prediction)  for a layout that doesn't fit: the cheapest single change after which it does
     evidence(prediction)      the nearest measured runs with their predictions, and what lies outside them
 
-Each prices its changed requests as one table.
+Each yields the requests that it wants priced: `together` of plan/predict.py prices those of several as one table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from math import log, log2
-from operator import attrgetter
+from typing import Any
 
-from scalewright.plan.chips import constants_of
-from scalewright.plan.constants import Constants
-from scalewright.plan.cost.spread import MEASURED_DEVICES
+import numpy as np
+
 from scalewright.plan.curves import beyond_timed, probe_words
-from scalewright.plan.features import never
+from scalewright.plan.features import measured, never
 from scalewright.plan.fitting.runs import MEASURED, measured_seconds, read_table, run_facts
 from scalewright.plan.frameworks import OURS, of_framework
-from scalewright.plan.predict import Prediction, layout_keys, predict_table
+from scalewright.plan.predict import Asking, Prediction, layout_keys
 from scalewright.plan.records import Fix, Gain
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import number, text
@@ -33,16 +32,16 @@ from scalewright.spec.layout_check import is_legal
 from scalewright.spec.step_parts import RISK_TERMS
 from scalewright.spec.tensors import count
 
-NEVER = ("band.unmeasured", "band.device", "band.sibling", "band.feature")  # what widens a band for want of runs
+NEVER = ("unmeasured", "device", "sibling", "feature")  # what widens a band for want of runs (cost/spread.py)
 Change = tuple[str, Request]  # its words, the changed request
 
 
-def what_if(prediction: Prediction) -> list[Gain]:
+def what_if(prediction: Prediction) -> Asking[list[Gain]]:
     """Changes and the gain of each, best first."""
     asked = prediction.request
     changes = [("setting", *change) for change in _legal(asked, _settings(asked))]
     changes += [("hardware", *change) for change in _hardware(asked)]
-    predictions = predict_table([request for _, _, request in changes])
+    predictions = yield [request for _, _, request in changes]
     rate = prediction.tokens_per_s / asked.devices
     rows = [
         Gain(
@@ -135,28 +134,26 @@ def resized(r: Request, axis: str, size: int) -> Request | None:
     return replace(moved, virtual_stages=chunks, schedule=schedule)
 
 
-def smallest_fix(prediction: Prediction, c: Constants | None = None, *, peak_gib: float | None = None) -> Fix | None:
+def smallest_fix(prediction: Prediction, peak_gib: float | None = None) -> Asking[Fix | None]:
     """The fastest single change after which the layout fits; None when it does already, or its host is too small.
 
     Where no single change is enough, the one with the lowest peak. `peak_gib`: the layout's peak as counted
     elsewhere; the peaks of changed layouts are scaled by the same factor.
     """
-    usable = prediction.number("usable")
+    usable = prediction.usable_gib
     scale = 1.0 if peak_gib is None else peak_gib / prediction.peak_gib
-    if prediction.peak_gib * scale <= usable or not prediction.fits_host:
-        return None
-    changes = _legal(prediction.request, _leaner(prediction.request))
-    if not changes:
-        return None
+    small = prediction.peak_gib * scale <= usable or not prediction.fits_host
+    changes = [] if small else _legal(prediction.request, _leaner(prediction.request))
+    predictions = yield [request for _, request in changes]
     fixes: list[Fix] = []
-    for (words, _), changed in zip(changes, predict_table([request for _, request in changes], c), strict=True):
+    for (words, _), changed in zip(changes, predictions, strict=True):
         peak = changed.peak_gib * scale
         fits = peak <= usable and changed.fits_host
         fixes.append({"change": words, "fits": fits, "peak_gib": peak, "step_time_s": changed.step_time_s})
     fitting = [fix for fix in fixes if fix["fits"]]
     if fitting:
         return min(fitting, key=lambda fix: fix["step_time_s"])
-    return min(fixes, key=lambda fix: fix["peak_gib"])
+    return min(fixes, key=lambda fix: fix["peak_gib"], default=None)
 
 
 def _leaner(r: Request) -> Iterator[Change]:
@@ -177,7 +174,7 @@ def _leaner(r: Request) -> Iterator[Change]:
         yield "offload optimizer", replace(r, offload="optimizer")
 
 
-def evidence(prediction: Prediction, most: int = 3) -> dict[str, object]:
+def evidence(prediction: Prediction, most: int = 3) -> Asking[dict[str, object]]:
     """The nearest measured runs with their predictions, and in which respects this run lies outside them.
 
     A CPU's evidence is its own probe: there are no published runs on CPUs.
@@ -186,9 +183,10 @@ def evidence(prediction: Prediction, most: int = 3) -> dict[str, object]:
     name = request.framework.name
     if (timings := request.chip.timings) is not None:
         outside, probe = beyond_timed(timings, request.precision, request.devices), probe_words(timings)
+        yield []
         return {"nearest": [], "extrapolates": outside, "never_measured": [], "framework": name, "probe": probe}
-    runs = sorted(_measured(), key=lambda run: _distance(run[0], request))[:most]
-    predictions = predict_table([run for run, _, _ in runs])
+    runs = [_measured()[i] for i in np.argsort(_distances(request), kind="stable")[:most]]
+    predictions = yield [run for run, _, _ in runs]
     nearest = [
         {**run_facts(row, run), "measured": seconds, "predicted": predicted.step_time_s}
         for (run, seconds, row), predicted in zip(runs, predictions, strict=True)
@@ -200,16 +198,14 @@ def evidence(prediction: Prediction, most: int = 3) -> dict[str, object]:
 
 def _wider(prediction: Prediction) -> float:
     """How many times as wide the band is, in log seconds, as if all of it had been measured."""
-    c = constants_of([prediction.request.chip])
-    (measured,) = predict_table([prediction.request], c.with_values(dict.fromkeys(NEVER, 0.0)))
-    wide, narrow = (log(p.number("p90") / p.number("p50")) for p in (prediction, measured))
-    return round(wide / narrow, 2)
+    table = prediction.table
+    return round(float(table.sigma()[prediction.row] / table.sigma(NEVER)[prediction.row]), 2)
 
 
 def never_measured(r: Request) -> list[str]:
     """The trainer, the device and the layout's features of which the table has no run, which widens the band."""
     trainer = [] if r.framework.measured or not r.framework.known else [r.framework.name]
-    return [*trainer, *([] if r.chip.name in MEASURED_DEVICES else [r.chip.name]), *never(r)]
+    return [*trainer, *([] if r.chip.name in measured().chips else [r.chip.name]), *never(r)]
 
 
 @lru_cache(maxsize=1)
@@ -217,48 +213,53 @@ def _measured() -> tuple[tuple[Request, float, Mapping[str, str]], ...]:
     """Every bundled run with a stated time: its request, seconds and row."""
     runs = []
     for row in read_table(MEASURED):
-        try:
-            seconds, converted = measured_seconds(row, request := request_of(row))
-        except UserError:
-            continue
         stated = number(row, "step_time_s") or number(row, "tokens_per_s_per_device")
-        if stated and not converted and not text(row, "stall") and not text(row, "suspect"):
-            runs.append((request, seconds, row))
+        if stated and not text(row, "stall") and not text(row, "suspect"):
+            with suppress(UserError):
+                runs.append((request := request_of(row), measured_seconds(row, request)[0], row))
     return tuple(runs)
 
 
-def _size(r: Request, name: str) -> int:
-    size: int = getattr(r.model if name in ("hidden_size", "num_hidden_layers") else r, name)
-    return size
+@lru_cache(maxsize=1)
+def _measured_facts() -> dict[str, np.ndarray]:
+    """`_facts` of every measured run, as columns."""
+    listed = [_facts(run) for run, _, _ in _measured()]
+    return {name: np.array([facts[name] for facts in listed]) for name in listed[0]}
 
 
-def _distance(other: Request, r: Request) -> float:
-    """The distance of two runs: doublings of size, and penalties for other devices, trainers and models."""
-    names = ("devices", "hidden_size", "num_hidden_layers", "tp", "pp", "seq_len", "micro_batch")
-    doublings = sum(abs(log2(max(_size(other, name), 1) / max(_size(r, name), 1))) for name in names)
-    unlike = 4.0 * (other.chip.family.kernels != r.chip.family.kernels)
-    unlike += 1.0 * (other.chip.name != r.chip.name)
-    unlike += 2.0 * (other.framework.name != r.framework.name) + 1.0 * (other.precision != r.precision)
-    unlike += 4.0 * ((other.model.moe is None) != (r.model.moe is None))
-    unlike += 1.0 * (other.zero_stage != r.zero_stage)
-    return doublings + unlike
+def _facts(r: Request) -> dict[str, Any]:
+    """What runs are compared by."""
+    sizes = ("devices", "seq_len", "tp", "pp", "cp", "ep", "micro_batch", "zero_stage", "precision", "schedule")
+    chip, model = r.chip, {name: getattr(r.model, name) for name in ("hidden_size", "num_hidden_layers")}
+    names = {"device": chip.name, "family": chip.family.name, "kernels": chip.family.kernels.name}
+    trainer = {"framework": r.framework.name, "experts": r.model.moe is not None}
+    return {**{name: getattr(r, name) for name in sizes}, **model, **names, **trainer}
+
+
+def _distances(r: Request) -> np.ndarray:
+    """The distance of every measured run: doublings of size, and penalties for other devices, trainers and models."""
+    run, others = _facts(r), _measured_facts()
+    sizes = ("devices", "hidden_size", "num_hidden_layers", "tp", "pp", "seq_len", "micro_batch")
+    unlike = {"kernels": 4.0, "device": 1.0, "framework": 2.0, "precision": 1.0, "experts": 4.0, "zero_stage": 1.0}
+    doublings = [np.abs(np.log2(np.maximum(others[name], 1) / max(run[name], 1))) for name in sizes]
+    others_unlike = [weight * (others[name] != run[name]) for name, weight in unlike.items()]
+    return np.asarray(np.sum([*doublings, *others_unlike], axis=0))
 
 
 def extrapolates(r: Request) -> list[str]:
     """In which respects a run lies outside the measured ones."""
-    runs, outside = [run for run, _, _ in _measured()], []
+    run, others, outside = _facts(r), _measured_facts(), []
     for name in ("devices", "seq_len", "hidden_size", "tp", "pp", "cp", "ep"):
-        value, seen = _size(r, name), [_size(run, name) for run in runs]
-        if not min(seen) <= value <= max(seen):
-            outside.append(f"{name} {value} (measured: {min(seen)} to {max(seen)})")
-    if r.chip.family not in {x.chip.family for x in runs}:
-        outside.append(f"no run on {r.chip.family.name} devices")
-    elif r.chip.name not in {x.chip.name for x in runs}:
-        outside.append(f"no run on {r.chip.name}, only on others of its generation")
-    for words, attribute in (("of", "framework.name"), ("in", "precision"), ("with the schedule", "schedule")):
-        value_of = attrgetter(attribute)
-        if value_of(r) not in map(value_of, runs):
-            outside.append(f"no run {words} {value_of(r)}")
+        least, most = others[name].min(), others[name].max()
+        if not least <= run[name] <= most:
+            outside.append(f"{name} {run[name]} (measured: {least} to {most})")
+    if run["family"] not in others["family"]:
+        outside.append(f"no run on {run['family']} devices")
+    elif run["device"] not in others["device"]:
+        outside.append(f"no run on {run['device']}, only on others of its generation")
+    for words, name in (("of", "framework"), ("in", "precision"), ("with the schedule", "schedule")):
+        if run[name] not in others[name]:
+            outside.append(f"no run {words} {run[name]}")
     if r.model.mla and count(r.model).total < 1e10:
         outside.append("no small model with latent attention")
     return outside

@@ -62,10 +62,10 @@ def _kinds(r: Request) -> list[str]:
 def never(r: Request) -> list[str]:
     """Those that no bundled run has; of a trainer without any run its ZeRO stages are no news, and of a feature without
     any its pairs."""
-    measured, ours = _measured(), "" if r.framework.measured else f"with {_family(r)}"
-    names = [name for name in features(r) if name not in measured.features and not (ours and name.endswith(ours))]
-    names = [name for name in names if " and " not in name or measured.paired.issuperset(name.split(" and "))]
-    far = FAR * measured.devices
+    seen, ours = measured(), "" if r.framework.measured else f"with {_family(r)}"
+    names = [name for name in features(r) if name not in seen.features and not (ours and name.endswith(ours))]
+    names = [name for name in names if " and " not in name or seen.paired.issuperset(name.split(" and "))]
+    far = FAR * seen.devices
     return [*names, f"more than {far} devices"] if r.devices > far else names
 
 
@@ -74,23 +74,21 @@ def _family(r: Request) -> str:
     return re.sub(r"-(\d{4}|gpu|bridge)$", "", r.framework.name)
 
 
-def measured_sizes() -> Mapping[str, int]:
-    """The largest tp, pp, cp and ep of any bundled run."""
-    return _measured().sizes
-
-
-class _Measured(NamedTuple):
-    """Of the bundled runs: what they have, what of it in some pair, and the most devices and ranks of an axis."""
+class Measured(NamedTuple):
+    """Of the bundled runs: what they have, what of it in some pair, their devices' names, the most of these, and the
+    largest tp, pp, cp and ep."""
 
     features: frozenset[str]
     paired: frozenset[str]
+    chips: frozenset[str]
     devices: int
     sizes: Mapping[str, int]
 
 
 @lru_cache(maxsize=1)
-def _measured() -> _Measured:
+def measured() -> Measured:
+    """What has been measured, from the file."""
     table = read_yaml(DATA / "measured.yaml")
     pairs = [name.split(" and ") for name in table["features"] if " and " in name]
     paired = frozenset(part for pair in pairs for part in pair)
-    return _Measured(frozenset(table["features"]), paired, table["devices"], table["sizes"])
+    return Measured(frozenset(table["features"]), paired, frozenset(table["chips"]), table["devices"], table["sizes"])

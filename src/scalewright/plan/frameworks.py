@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.releases import date_of, release_facts, without
-from scalewright.spec.base import read_yaml
+from scalewright.plan.releases import date_of, release_facts, table, without
 from scalewright.spec.capabilities import ABOVE_ONE, Capabilities, Rule, find_capabilities, trainers_on
 from scalewright.spec.errors import UserError, nearest, unknown
 from scalewright.spec.layout import Layout
@@ -38,12 +37,6 @@ TYPO = 0.8  # similarity of two names above which one counts as a typo of the ot
 RULES = ("match", "habits", "engine", "numbers", "device", "before")  # keys of an entry or its habits that are no facts
 # Kernels that a name states, such as "llm-foundry (FlashAttention 1 in Triton)", over those of its release
 STATED = {"flash1": r"flash.?att\w*[ -]?1\b", "flash": r"flash.?att\w*[ -]?2\b", "best": r"flash.?att\w*[ -]?[34]\b"}
-# Other names of trainers in the table, as users write them.
-ALIASES = (
-    "accelerate", "axolotl", "axlearn", "colossalai", "composer", "easylm", "fsdp", "gpt-neox", "jax",
-    "levanter", "litgpt", "llama-factory", "mcore", "megatron-core", "megatron-lm", "mosaicml", "nanogpt",
-    "olmo", "olmo-core", "paxml", "picotron", "pytorch", "transformers", "trl",
-)  # fmt: skip
 OTHER = "unknown"  # the name of a trainer that isn't in the table
 
 
@@ -97,16 +90,10 @@ class Framework:
     measured: bool  # whether step times of it are in data/measured_runs.csv
 
 
-@lru_cache(maxsize=1)
-def _table() -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
-    data = read_yaml(DATA / "frameworks.yaml")
-    return data["defaults"], data["entries"]
-
-
 @lru_cache(maxsize=4096)
 def find_framework(name: str, version: str | None = None, device: str = "gpu") -> Framework:
     """The entry that a trainer's name and version match; the last one, of unknown ones, by date and `device`'s kind."""
-    defaults, entries = _table()
+    defaults, entries = table()["defaults"], table()["entries"]
     text = f"{name} {version or ''}".strip().lower()
     for key, entry in entries.items():
         patterns = () if text in entries else entry["match"]
@@ -138,12 +125,12 @@ def _facts(entry: dict[str, Any], text: str, device: str) -> dict[str, Any]:
 
 def framework_names() -> list[str]:
     """The known trainers."""
-    return [name for name in _table()[1] if name != "unknown"]
+    return [name for name in table()["entries"] if name != "unknown"]
 
 
 def check_name(name: str) -> None:
     """Raises UserError for a trainer that isn't in the table, with the nearest names; `unknown` stands for any such."""
-    word, names = name.strip().lower(), [*framework_names(), *ALIASES, OTHER]
+    word, names = name.strip().lower(), [*framework_names(), *table()["aliases"], OTHER]
     if word in names:
         return
     near = nearest(word, names, 1)

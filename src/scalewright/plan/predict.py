@@ -6,17 +6,18 @@ predict_table(requests) -> Predictions (columns)            Prediction.dump() ->
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 
 from scalewright.plan.chips import constants_of
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare, quantiles
-from scalewright.plan.cost.memory import GIB, KINDS, Risk, risk
+from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare
+from scalewright.plan.cost.memory import GIB, KINDS, SIGMA, Risk, risk
 from scalewright.plan.cost.spread import Unseen, spread, unseen
 from scalewright.plan.cost.timeline import PARTS
 from scalewright.plan.cost.volumes import AXES
@@ -33,6 +34,7 @@ from scalewright.spec.question import Question
 from scalewright.spec.step_parts import PART_TERMS
 from scalewright.spec.tensors import count
 
+T = TypeVar("T")
 CONVENTION = (
     "model FLOPs: matrix products with head, without recomputation; attention as causal mask and window leave"
     " it; forward and twice that for the backward; divided by the dense peak of the compute precision"
@@ -45,27 +47,26 @@ class Predictions:
 
     requests: Sequence[Request]
     outcome: Outcome
-    p10: np.ndarray
-    p90: np.ndarray
+    spread: dict[str, np.ndarray]  # standard deviations of log seconds by cause (cost/spread.py)
 
     @property
     def p50(self) -> np.ndarray:
         """Seconds of a step."""
         return self.outcome.step.seconds
 
+    def sigma(self, without: Collection[str] = ()) -> np.ndarray:
+        """The standard deviation of log seconds, of all causes but these."""
+        return np.asarray(np.sqrt(sum(part**2 for cause, part in self.spread.items() if cause not in without)))
+
     @cached_property
-    def columns(self) -> dict[str, list[float]]:
-        """The columns that answers need, as plain numbers: one conversion for all rows."""
-        step, memory = self.outcome.step, self.outcome.memory
-        columns = {"p10": self.p10, "p50": self.p50, "p90": self.p90, "flops": step.flops, "hardware": step.hardware}
-        columns |= {f"time.{part}": step.parts[part] for part in PARTS} | {"fits": self.outcome.fits}
-        columns |= {f"bytes.{axis}": step.bytes[axis] for axis in AXES}
-        sizes = {"peak": memory.peak, "usable": memory.usable, "peak_low": memory.low, "peak_high": memory.high}
-        sizes |= {f"memory.{kind}": memory.parts[kind] for kind in KINDS}
-        sizes |= {"host": self.outcome.host, "host_usable": step.at.chip.host_bytes}
-        sizes |= {"reserved": memory.kinds["reserved"], "smi": memory.kinds["smi"]}
-        columns |= {name: size / GIB for name, size in sizes.items()}
-        return {name: column.tolist() for name, column in columns.items()}
+    def p10(self) -> np.ndarray:
+        """Seconds that one step of ten stays below."""
+        return self.p50 * np.exp(-SIGMA * self.sigma())
+
+    @cached_property
+    def p90(self) -> np.ndarray:
+        """Seconds that nine steps of ten stay below."""
+        return self.p50 * np.exp(SIGMA * self.sigma())
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -89,57 +90,81 @@ class Prediction:
         """The request of this row."""
         return self.table.requests[self.row]
 
-    def number(self, column: str) -> float:
-        """This row's value in a column."""
-        return self.table.columns[column][self.row]
+    def _of(self, column: np.ndarray, unit: float = 1.0) -> float:
+        """This row's number."""
+        return float(column[self.row]) / unit
 
     @property
     def step_time_s(self) -> float:
         """Seconds of a step, the median."""
-        return self.number("p50")
+        return self._of(self.table.p50)
+
+    @property
+    def band_s(self) -> tuple[float, float]:
+        """Seconds of a step: p10 and p90."""
+        return self._of(self.table.p10), self._of(self.table.p90)
 
     @property
     def fits(self) -> bool:
         """Whether the worst rank's median peak is within the usable memory of the device."""
-        return bool(self.number("fits"))
+        return bool(self._of(self.table.outcome.fits))
+
+    @property
+    def host_gib(self) -> tuple[float, float]:
+        """GiB of a host's memory for each device: needed, and usable."""
+        outcome = self.table.outcome
+        return self._of(outcome.host, GIB), self._of(outcome.step.at.chip.host_bytes, GIB)
 
     @property
     def fits_host(self) -> bool:
         """Whether a node's host has the memory for what its devices offload."""
-        return self.number("host") <= self.number("host_usable")
+        needed, usable = self.host_gib
+        return needed <= usable
 
     @property
     def risk(self) -> Risk:
         """Whether it fits, by the band of the memory: fits, likely, unlikely or no."""
         if not self.fits_host:
             return "no"
-        return risk(*(self.number(x) for x in ("usable", "peak_low", "peak", "peak_high")))
+        low, high = self.peak_band_gib
+        return risk(self.usable_gib, low, self.peak_gib, high)
 
     def needs_gib(self, headroom: float | None) -> tuple[float, float]:
         """GiB needed (the band's p90) and usable; with a headroom the median, and the usable memory less that share."""
         if headroom is None:
-            return self.number("peak_high"), self.number("usable")
-        return self.number("peak"), self.number("usable") * (1.0 - headroom)
+            return self.peak_band_gib[1], self.usable_gib
+        return self.peak_gib, self.usable_gib * (1.0 - headroom)
 
     @property
     def peak_gib(self) -> float:
         """GiB on the worst rank, the median."""
-        return self.number("peak")
+        return self._of(self.table.outcome.memory.peak, GIB)
+
+    @property
+    def peak_band_gib(self) -> tuple[float, float]:
+        """GiB on the worst rank: p10 and p90."""
+        return self._of(self.table.outcome.memory.low, GIB), self._of(self.table.outcome.memory.high, GIB)
+
+    @property
+    def usable_gib(self) -> float:
+        """GiB that the device's trainer can use."""
+        return self._of(self.table.outcome.memory.usable, GIB)
 
     @property
     def breakdown(self) -> dict[str, float]:
         """Seconds by part of a step; their sum is the median."""
-        return {part: self.number(f"time.{part}") for part in PARTS}
+        return {part: self._of(self.table.outcome.step.parts[part]) for part in PARTS}
 
     @property
     def memory_gib(self) -> dict[str, float]:
         """GiB on the worst rank by kind, and their sum as `peak`."""
-        return {"peak": self.peak_gib, **{kind: self.number(f"memory.{kind}") for kind in KINDS}}
+        parts = self.table.outcome.memory.parts
+        return {"peak": self.peak_gib, **{kind: self._of(parts[kind], GIB) for kind in KINDS}}
 
     @property
     def comm_bytes(self) -> dict[str, float]:
         """Bytes that the busiest device of each axis sends in a step (plan/cost/volumes.py)."""
-        return {axis: self.number(f"bytes.{axis}") for axis in AXES}
+        return {axis: self._of(self.table.outcome.step.bytes[axis]) for axis in AXES}
 
     @property
     def tokens(self) -> float:
@@ -154,16 +179,18 @@ class Prediction:
     def dump(self) -> dict[str, Any]:
         """The keys of an answer as plain data, without the explanations (plan/answer.py)."""
         request, seconds = self.request, self.step_time_s
-        host = {"host_memory_gib": {"needed": self.number("host"), "usable": self.number("host_usable")}}
+        host = {"host_memory_gib": dict(zip(("needed", "usable"), self.host_gib, strict=True))}
         assumed = request.chip.host_assumed if request.offload != "none" else []
         peak = request.chip.peak(request.precision)[1]
-        model_rate, hardware_rate = (self.number(x) / seconds / request.held_devices for x in ("flops", "hardware"))
+        step, kinds = self.table.outcome.step, self.table.outcome.memory.kinds
+        model_rate, hardware_rate = (self._of(flops) / seconds / request.held_devices for flops in step.flops)
+        p10, p90 = self.band_s
         return {
             "model": dict(_model_facts(request.model, request.seq_len)),
             "layout": layout_keys(request),
             "fits": self.fits,
             "risk": self.risk,
-            "step_time_s": {name: self.number(name) for name in ("p10", "p50", "p90")},
+            "step_time_s": {"p10": p10, "p50": seconds, "p90": p90},
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_s_per_device": self.tokens_per_s / request.held_devices,
             "tflops_per_device": model_rate / 1e12,
@@ -172,9 +199,9 @@ class Prediction:
             "hfu": hardware_rate / peak,
             "memory_gib": self.memory_gib,
             "memory_kind": "allocated",
-            "memory_reserved_gib": self.number("reserved"),
-            "memory_smi_gib": self.number("smi"),
-            "memory_p10_p90_gib": [self.number("peak_low"), self.number("peak_high")],
+            "memory_reserved_gib": self._of(kinds["reserved"], GIB),
+            "memory_smi_gib": self._of(kinds["smi"], GIB),
+            "memory_p10_p90_gib": list(self.peak_band_gib),
             "time_breakdown_s": self.breakdown,
             "comm_bytes": self.comm_bytes,
             "bottleneck": bottleneck(self),
@@ -224,10 +251,23 @@ def predict_table(requests: Sequence[Request], c: Constants | None = None, new: 
     c = c or constants_of(request.chip for request in requests)
     prepared = prepare(requests, c)
     outcome = evaluate(prepared, c)
-    p10, p90 = quantiles(
-        outcome.step.seconds, spread(outcome.step, requests, prepared.unknown, c, new or unseen(requests))
-    )
-    return Predictions(requests, outcome, p10, p90)
+    return Predictions(requests, outcome, spread(outcome.step, requests, prepared.unknown, c, new or unseen(requests)))
+
+
+Asking = Generator[Sequence[Request], list[Prediction], T]  # yields once the requests that it wants priced
+
+
+def together(asking: Sequence[Asking[T]], c: Constants | None = None) -> list[T]:
+    """What these return, once one table has priced the requests of all, which costs little more than one of them."""
+    wanted = [next(ask) for ask in asking]
+    requests, results = [request for some in wanted for request in some], []
+    predictions = iter(predict_table(requests, c) if requests else ())
+    for ask, some in zip(asking, wanted, strict=True):
+        try:
+            ask.send(list(islice(predictions, len(some))))
+        except StopIteration as end:
+            results.append(end.value)
+    return results
 
 
 def price(question: Question, layout: Layout | None = None, c: Constants | None = None) -> Prediction:

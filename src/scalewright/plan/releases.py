@@ -52,9 +52,16 @@ def release_facts(engine: str, text: str, numbers: str, date: float | None) -> d
 
 
 @lru_cache(maxsize=1)
+def table() -> dict[str, Any]:
+    """The file of trainers."""
+    read: dict[str, Any] = read_yaml(FILE)
+    return read
+
+
+@lru_cache(maxsize=1)
 def engines() -> dict[str, list[dict[str, Any]]]:
     """The releases of each engine, oldest first; `date` as a year."""
-    read = read_yaml(FILE)["engines"]
+    read = table()["engines"]
     return {name: [{**line, "date": date_of(str(line["date"]))} for line in lines] for name, lines in read.items()}
 
 

@@ -72,10 +72,8 @@ class WholeRun:
         cost = None if self.price is None else hours * self.price
         currency = None if self.price is None else (self.currency or USUAL_CURRENCY).upper()
         usual: dict[str, float | None] = {"days": days, "device_hours": hours, "cost": cost}
-        ends = {name: prediction.number(name) / prediction.step_time_s for name in ("p10", "p90")}
-        band = {
-            key: {name: value * end for name, end in ends.items()} for key, value in usual.items() if value is not None
-        }
+        low, high = (seconds / prediction.step_time_s for seconds in prediction.band_s)
+        band = {key: {"p10": value * low, "p90": value * high} for key, value in usual.items() if value is not None}
         lost = hours * (1 - goodput)
         return Total(
             days=days, device_hours=hours, cost=cost, currency=currency, goodput=goodput, band=band,

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from scalewright.spec.loss_chunks import LossSizes
 from scalewright.spec.model import MLA, Mixer, Mlp, ModelSpec, MoE
 from scalewright.spec.primitives import (
@@ -33,7 +35,7 @@ from scalewright.spec.primitives import (
 
 def before(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
     """Embedding, learned positions and embedding norm: the operators before the first block."""
-    out = float(s.stream * m.hidden_size * s.width)
+    out = 1.0 * s.stream * m.hidden_size * s.width
     yield Operator("embed", "embedding", -1, weights_of(m, "embed"), read=out, written=out)
     if m.positions == "learned":
         yield Operator("positions", "embedding", -1, weights_of(m, "positions"), read=2 * out, written=out)
@@ -48,16 +50,16 @@ def after(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
     vocab = sizes.columns
     if m.final_norm:
         last_norm = norm(m, s, "norm", last, s.stream, m.hidden_size, keeps_out=not in_chunks, whole=True)
-        gathered = (s.rows - s.stream) * m.hidden_size * float(s.width) if ours and not in_chunks else 0.0
+        gathered = (s.rows - s.stream) * m.hidden_size * s.width if ours and not in_chunks else 0.0
         kept = last_norm.saved + gathered  # with sp the head keeps all tokens of its input
         yield replace(last_norm, saved=kept, saved_selective=kept, saved_full=kept)
     names = ["embed"] if m.tie_word_embeddings else []
     weights = tuple(w for name in [*names, "head"] for w in weights_of(m, name))
     head = matmul(m, s, "head", last, s.rows, vocab, m.hidden_size, kind="head", weights=weights)
-    yield replace(head, summed=float(sizes.traffic)) if in_chunks else head
-    logits = float(s.rows * vocab)
+    yield replace(head, summed=1.0 * sizes.traffic) if in_chunks else head
+    logits = 1.0 * s.rows * vocab
     # ours keep what spec/loss_chunks.py has, others probabilities in fp32, and a cap's tanh its output
-    kept = float(sizes.kept) if ours else logits * (4.0 + s.width * (m.logit_softcap is not None))
+    kept = 1.0 * sizes.kept if ours else logits * (4.0 + s.width * (m.logit_softcap is not None))
     yield Operator(
         "loss", "loss", last, read=logits * s.width, written=4 * logits,
         saved=kept, saved_selective=kept, saved_full=kept,
@@ -71,7 +73,7 @@ def loss_sizes(m: ModelSpec, s: Sizes) -> LossSizes:
 
 def head_in_chunks(m: ModelSpec, s: Sizes) -> bool:
     """Whether the forward makes the head's gradients, beside the loss: in our own trainer, at some sizes."""
-    return s.kernels != "fused" and bool(loss_sizes(m, s).head_in_chunks)
+    return s.kernels != "fused" and bool(np.all(loss_sizes(m, s).head_in_chunks))
 
 
 def block(m: ModelSpec, s: Sizes, layer: int) -> Iterator[Operator]:
@@ -86,8 +88,8 @@ def multi_token(m: ModelSpec, s: Sizes, index: int) -> Iterator[Operator]:
     where that keeps all tokens of it, and for a head in chunks, which keeps a gradient in its place.
     """
     d, fqn, last = m.hidden_size, f"mtp.{index}", m.num_hidden_layers - 1
-    layer, apart = last + 1 + index, (s.sp and s.tp > 1) or head_in_chunks(m, s)
-    stream = float(s.stream * d * s.width)
+    layer, apart = last + 1 + index, (s.sp and s.cuts) or head_in_chunks(m, s)
+    stream = 1.0 * s.stream * d * s.width
     yield Operator(f"{fqn}.embed", "embedding", layer, read=stream, written=stream)
     yield norm(m, s, f"{fqn}.embed_norm", layer, s.stream, d, whole=True)
     yield norm(m, s, f"{fqn}.hidden_norm", layer, s.stream, d, keeps_in=apart, whole=True)
@@ -103,7 +105,7 @@ def _block(m: ModelSpec, s: Sizes, layer: int, mixer: Mixer | None, mlp: Mlp | N
     fqn, d = f"layers.{layer}", m.hidden_size
     pre, post = m.norm_position in ("pre", "both"), m.norm_position in ("post", "both")
     parallel = m.residual != "sequential" and mixer is not None and mlp is not None
-    stream = float(s.stream * d * s.width)
+    stream = 1.0 * s.stream * d * s.width
     plain_input = 0.0 if pre else stream  # without a norm before, mixer and MLP keep the stream themselves
     if mixer:
         if pre:
@@ -117,7 +119,7 @@ def _block(m: ModelSpec, s: Sizes, layer: int, mixer: Mixer | None, mlp: Mlp | N
         return
     if pre and not (parallel and m.residual == "parallel_shared"):
         # beside attention, this norm reads the block's input, which is kept already
-        unkept = 0.0 if mixer else stream
+        unkept = None if mixer else stream
         yield norm(m, s, f"{fqn}.mlp_norm", layer, s.stream, d, keeps_in=not parallel, block_input=unkept)
     if m.moe and mlp == "experts":
         yield from _experts(m, m.moe, s, fqn, layer, plain_input)
@@ -161,19 +163,19 @@ def _attention(m: ModelSpec, s: Sizes, fqn: str, layer: int, block_input: float)
     if not values_are_keys:
         yield matmul(m, s, f"{fqn}.v", layer, s.rows, key, d, keeps_out=True)
     if m.qk_norm and (m.qk_norm != "l2" or m.has_rope(layer)):
-        across, weight = m.qk_norm == "full" and s.tp > 1, m.qk_norm != "l2"  # across: each rank has a part
+        across, weight = m.qk_norm == "full" and s.cuts, m.qk_norm != "l2"  # across: each rank has a part
         for name in "qkv" if m.qk_norm == "qkv" else "qk":
             size = query if name == "q" else key
             yield norm(m, s, f"{fqn}.{name}_norm", layer, s.rows, size, keeps_in=False, across=across, weight=weight)
     if m.has_rope(layer):
-        moved = float(s.rows * (query + key) * s.width)
+        moved = 1.0 * (s.rows * (query + key) * s.width)
         yield Operator(f"{fqn}.rope", "rope", layer, read=moved, written=moved)
     elif m.attention_temperature is not None:
-        moved = float(s.rows * query * s.width)
+        moved = 1.0 * s.rows * query * s.width
         yield Operator(f"{fqn}.temperature", "rope", layer, read=moved, written=moved)
     yield _core(m, s, fqn, layer, heads, kv, k, k)
     if m.attention_gate:  # its input, attention's output, is kept already
-        out = float(s.rows * query * s.width)
+        out = 1.0 * s.rows * query * s.width
         yield Operator(f"{fqn}.gating", "activation", layer, read=2 * out, written=out, saved=out)
     yield matmul(m, s, f"{fqn}.o", layer, s.rows, d, query)
 
@@ -190,7 +192,7 @@ def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Ope
     widened = 0 if _is_ruled(m, s, layer) else qk - mla.qk_nope_head_dim - mla.v_head_dim
     beside_up = {"fused": rope, "cuda": qk, "cpu": qk + widened}
     # our tensor parallelism gathers the normed latent and the key together
-    joined = 0.0 if s.kernels == "fused" else float((s.rows * (latent + rope) - s.stream * latent) * s.width)
+    joined = 0.0 if s.kernels == "fused" else 1.0 * ((s.rows * (latent + rope) - s.stream * latent) * s.width)
     if mla.q_lora_rank:
         rank = mla.q_lora_rank
         yield matmul(m, s, f"{fqn}.q_down", layer, s.stream, rank, d, keeps_out=True)
@@ -202,8 +204,8 @@ def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Ope
     yield norm(m, s, f"{fqn}.kv_down_norm", layer, s.stream, latent, keeps_in=False)
     up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     yield matmul(m, s, f"{fqn}.kv_up", layer, s.rows, up, latent, keeps_out=True, keeps=joined)
-    moved = float(s.rows * 2 * heads * rope * s.width)  # every head has a copy of the rotated key
-    kept = float(s.rows * heads * beside_up[s.kernels] * s.width)
+    moved = 1.0 * s.rows * 2 * heads * rope * s.width  # every head has a copy of the rotated key
+    kept = 1.0 * s.rows * heads * beside_up[s.kernels] * s.width
     yield Operator(f"{fqn}.rope", "rope", layer, read=moved, written=moved, saved=kept)
     yield _core(m, s, fqn, layer, heads, heads, qk, mla.v_head_dim)
     yield matmul(m, s, f"{fqn}.o", layer, s.rows, d, heads * mla.v_head_dim)
@@ -218,18 +220,18 @@ def _core(m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk:
     pairs = s.batch * s.seq_len * s.seq_len / s.cp
     flops = 2.0 * pairs * heads * (qk + v)
     unmasked = attention_pairs(s.seq_len, m.window(layer), m.window_chunks) / s.seq_len**2
-    out = float(s.rows * heads * v * s.width)
-    inputs = float(s.rows * (heads * qk + kv * (qk + v)) * s.width)
+    out = 1.0 * s.rows * heads * v * s.width
+    inputs = 1.0 * (s.rows * (heads * qk + kv * (qk + v)) * s.width)
     # of plain rows the CPU's kernel keeps an output as wide as keys, of which `o` keeps a copy
     plain = s.kernels == "cpu" and v < qk and not _is_ruled(m, s, layer)
-    widened = float(s.rows * heads * qk * s.width) if plain else 0.0
+    widened = 1.0 * s.rows * heads * qk * s.width if plain else 0.0
     # CUDA's fused kernels need a key and a value for each query head in fp32; ours (model/rows.py) don't
     copied = s.kernels == "cuda" and s.width == 4 and not _is_ruled(m, s, layer)
-    repeated = (heads - kv if copied else 0) * float(s.rows * (qk + v) * s.width)
+    repeated = (heads - kv if copied else 0) * 1.0 * (s.rows * (qk + v) * s.width)
     if s.attention != "fused":
         core = square = pairs * heads * s.width
     else:  # of the square only the softmax's logsumexp is kept, in fp32
-        core, square = float(s.rows * heads * 4), 0.0
+        core, square = 1.0 * s.rows * heads * 4, 0.0
     return Operator(
         f"{fqn}.core", "attention", layer, weights_of(m, fqn),
         shape=(s.rows, s.seq_len, heads), flops=flops, flops_causal=flops * unmasked, flops_input=2 * flops,
@@ -261,23 +263,23 @@ def _experts(m: ModelSpec, moe: MoE, s: Sizes, fqn: str, layer: int, keeps: floa
     d_in = moe.latent_size or d  # of an expert's input
     tokens = ceil_div(s.rows, s.tp)  # each tp rank routes its share of the rows
     routed, local = tokens * moe.top_k * s.etp, ceil_div(moe.num_experts, s.ep)
-    keeps += float(tokens * moe.num_experts * 4)  # scores in fp32
+    keeps = keeps + 4.0 * tokens * moe.num_experts  # scores in fp32
     if moe.branch_norms:
         yield norm(m, s, f"{fqn}.experts_norm", layer, tokens, d, keeps_in=False)
     yield matmul(m, s, f"{fqn}.router", layer, tokens, moe.num_experts, d, kind="router", keeps=keeps)
     if moe.latent_size:
         yield matmul(m, s, f"{fqn}.latent_down", layer, tokens, d_in, d)
-    moved = float(routed * d_in * s.width)
-    weighed = float(tokens * moe.top_k * d_in * s.width) if moe.weigh_input else 0.0  # rows before it
+    moved = 1.0 * routed * d_in * s.width
+    weighed = 1.0 * tokens * moe.top_k * d_in * s.width if moe.weigh_input else 0.0  # rows before it
     yield Operator(f"{fqn}.dispatch", "dispatch", layer, read=moved, written=moved, saved=moved + weighed)
     grouped = partial(matmul, m, s, kind="grouped_linear", groups=local)
     for name in ("gate", "up") if m.gated else ("up",):
         yield grouped(f"{fqn}.experts.{name}", layer, routed, f, d_in, keeps_out=True)
     yield activation(m, s, f"{fqn}.experts", layer, routed * f)
     yield grouped(f"{fqn}.experts.down", layer, routed, d_in, f, keeps_out=not moe.weigh_input)
-    yield Operator(f"{fqn}.combine", "combine", layer, read=moved, written=float(tokens * d_in * s.width))
+    yield Operator(f"{fqn}.combine", "combine", layer, read=moved, written=1.0 * tokens * d_in * s.width)
     if moe.latent_size:
-        yield matmul(m, s, f"{fqn}.latent_up", layer, tokens, d, d_in, keeps=float(tokens * d_in * s.width))
+        yield matmul(m, s, f"{fqn}.latent_up", layer, tokens, d, d_in, keeps=1.0 * tokens * d_in * s.width)
     if moe.shared_size:
         yield from _mlp(m, s, f"{fqn}.shared", layer, moe.shared_size)
     if moe.shared_gate:

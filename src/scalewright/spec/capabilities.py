@@ -68,10 +68,16 @@ def kind_of(value: Any) -> Any:
     return next(iter(value), None) if isinstance(value, Mapping) else value
 
 
+@lru_cache(maxsize=1)
+def _entries() -> dict[str, dict[str, Any]]:
+    entries: dict[str, dict[str, Any]] = read_yaml(FILE)
+    return entries
+
+
 @lru_cache(maxsize=64)
 def find_capabilities(trainer: str, version: str | None = None) -> Capabilities:
     """A trainer's capabilities by its name in the file, today's without a release; without an entry it can do all."""
-    entries = read_yaml(FILE)
+    entries = _entries()
     entry = entries.get(trainer)
     if entry is None:
         return Capabilities(trainer, title=trainer)
@@ -90,13 +96,13 @@ def find_capabilities(trainer: str, version: str | None = None) -> Capabilities:
 
 def trainers_on(kind: str) -> list[str]:
     """The trainers that are known to run on devices of this kind, in the file's order."""
-    return [name for name, entry in read_yaml(FILE).items() if kind in entry.get("devices", ())]
+    return [name for name, entry in _entries().items() if kind in entry.get("devices", ())]
 
 
 @lru_cache(maxsize=1)
 def titled_trainers() -> tuple[str, ...]:
     """The trainers in use today, in the file's order: entries of their own with a title."""
-    return tuple(name for name, entry in read_yaml(FILE).items() if "title" in entry and "as" not in entry)
+    return tuple(name for name, entry in _entries().items() if "title" in entry and "as" not in entry)
 
 
 def _number(release: str) -> tuple[int, ...]:

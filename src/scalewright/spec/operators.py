@@ -128,7 +128,7 @@ def dropout_bytes(model: ModelSpec, layout: Layout, seq_len: int, *, attention: 
     masks = 2.0 * s.stream * model.hidden_size
     heads = -(-model.num_attention_heads // s.tp)
     square = s.batch * s.seq_len * s.seq_len / s.cp * heads if attention == "unfused" else 0.0
-    return model.num_hidden_layers * (masks + square * (1 + s.width))
+    return float(model.num_hidden_layers * (masks + square * (1 + s.width)))
 
 
 def is_rerun(kind: Kept, index: int) -> bool:

@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import DeltaNet, Mamba, ModelSpec
@@ -26,6 +28,7 @@ OperatorKind = Literal[
     "grouped_linear", "combine", "head", "loss", "scan",
 ]  # fmt: skip
 Attention = Literal["fused", "unfused"]
+Number = Any  # an int, a float, or an array of them
 # fused: one kernel for each norm and gated activation; cuda, cpu: PyTorch's own kernels on that device.
 Kernels = Literal["fused", "cuda", "cpu"]
 
@@ -60,27 +63,35 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of a micro-batch on one rank: rows, heads, bytes per element."""
+    """Sizes of a micro-batch on one rank: rows, heads, bytes per element.
 
-    batch: int
+    Numbers may be arrays of as many layouts, which agree in `sp`, in `cuts` and in whether the head is in chunks.
+    """
+
+    batch: Number
     seq_len: int
-    tp: int
+    tp: Number
     sp: bool
-    cp: int
-    ep: int
-    etp: int
+    cp: Number
+    ep: Number
+    etp: Number
     width: int  # bytes of an activation or weight element in compute
     attention: Attention
     kernels: Kernels = "fused"
     documents: bool = False  # several documents per row, which attention keeps apart
 
     @property
-    def rows(self) -> int:
+    def cuts(self) -> bool:
+        """Whether tensor parallelism cuts anything."""
+        return bool(np.all(self.tp > 1))
+
+    @property
+    def rows(self) -> Number:
         """R: tokens inside attention and MLP."""
         return self.batch * self.seq_len // self.cp
 
     @property
-    def stream(self) -> int:
+    def stream(self) -> Number:
         """N: tokens where norms and residuals work; R / tp with sequence parallelism."""
         return ceil_div(self.rows, self.tp) if self.sp else self.rows
 
@@ -105,11 +116,11 @@ def matmul(
     or beside it, that no earlier operator keeps. Selective recomputation keeps every matmul's output.
     """
     flops = 2.0 * rows * out * into
-    written = float(rows * out * s.width)
+    written = 1.0 * rows * out * s.width
     return Operator(
         name, kind, layer, weights_of(m, name) if weights is None else weights, (rows, out, into), groups,
         flops, flops, flops, flops,
-        read=float((rows + groups * out) * into * s.width), written=written,
+        read=1.0 * ((rows + groups * out) * into * s.width), written=written,
         saved=(written if keeps_out else 0.0) + block_input + keeps,
         saved_selective=(0.0 if kind == "head" else written) + block_input, saved_full=block_input,
     )  # fmt: skip
@@ -117,19 +128,20 @@ def matmul(
 
 def norm(
     m: ModelSpec, s: Sizes, name: str, layer: int, rows: int, size: int,
-    *, keeps_in: bool = True, keeps_out: bool = True, block_input: float = 0.0, whole: bool = False,
+    *, keeps_in: bool = True, keeps_out: bool = True, block_input: Number | None = None, whole: bool = False,
     across: bool = False, weight: bool = True,
 ) -> Operator:  # fmt: skip
     """A norm keeps its input; its output is kept too where a matmul takes it. `whole`: outside the blocks."""
-    moved = float(rows * size * s.width)
-    saved = (block_input or (moved if keeps_in else 0.0)) + (moved if keeps_out else 0.0)
+    moved = 1.0 * rows * size * s.width
+    kept = moved * keeps_in if block_input is None else block_input
+    saved = kept + moved * keeps_out
     rms = m.norm_type.startswith("rmsnorm")
     composed = s.kernels != "fused" and (across or (rms and s.kernels == "cpu"))  # of single operators, in fp32
     if composed or (s.kernels != "fused" and m.norm_type == "rmsnorm_plus_one"):
         saved += rows * size * (4 - s.width)  # its input is kept in fp32
     if composed and weight:
         saved += rows * size * 4.0  # x / rms(x) beside its product with the weight
-    outside = saved if whole or layer < 0 else block_input
+    outside = saved if whole or layer < 0 else 0.0 if block_input is None else block_input
     return Operator(
         name, "norm", layer, weights_of(m, name), read=moved, written=moved,
         saved=saved, saved_selective=outside, saved_full=outside,
@@ -152,7 +164,7 @@ def _by_owner(m: ModelSpec, layer: int | None) -> dict[str, tuple[TensorSpec, ..
 
 
 def activation(m: ModelSpec, s: Sizes, fqn: str, layer: int, elements: int) -> Operator:
-    out = float(elements * s.width)
+    out = 1.0 * elements * s.width
     read = 2 * out if m.gated else out
     # act(gate) and its product with up; clamped: the sigmoid's input and what up became, too
     kept = {"swiglu_clamped": 4}.get(m.mlp_type, 2 if m.gated else 1) if s.kernels != "fused" else 1
@@ -177,8 +189,8 @@ def mamba_operators(m: ModelSpec, mamba: Mamba, s: Sizes, fqn: str, layer: int) 
         yield matmul(m, s, f"{fqn}.{name}", layer, s.rows, size, d, keeps_out=True)
     yield _conv(m, s, fqn, layer, inner + 2 * shared, ("conv_x", "conv_b", "conv_c"))
     flops, moved = _mamba_scan(mamba, s, heads, groups)
-    out = float(s.rows * inner * s.width)
-    yield _scan(m, s, fqn, layer, flops, float(s.rows * (inner + 2 * shared + heads) * s.width), moved, out, out)
+    out = 1.0 * s.rows * inner * s.width
+    yield _scan(m, s, fqn, layer, flops, 1.0 * (s.rows * (inner + 2 * shared + heads) * s.width), moved, out, out)
     yield _gated_norm(m, s, fqn, layer, inner)
     yield matmul(m, s, f"{fqn}.o", layer, s.rows, d, inner)
 
@@ -192,9 +204,9 @@ def deltanet_operators(m: ModelSpec, net: DeltaNet, s: Sizes, fqn: str, layer: i
         yield matmul(m, s, f"{fqn}.{name}", layer, s.rows, size, d, keeps_out=True)
     yield _conv(m, s, fqn, layer, 2 * keys + values, ("conv_q", "conv_k", "conv_v"))
     flops, moved = _delta_scan(net, s, heads)
-    read = float(s.rows * (2 * keys + values + 2 * heads) * s.width)
-    out = float(s.rows * values * s.width)
-    inverse = float(s.rows * heads * net.chunk_size * s.width)  # (I + tril(b K K^T))^-1 of every chunk
+    read = 1.0 * (s.rows * (2 * keys + values + 2 * heads) * s.width)
+    out = 1.0 * s.rows * values * s.width
+    inverse = 1.0 * s.rows * heads * net.chunk_size * s.width  # (I + tril(b K K^T))^-1 of every chunk
     # the scan keeps its inputs, the output of the convolution, for its backward
     yield _scan(m, s, fqn, layer, flops, read, moved, out, read + out + inverse)
     yield _gated_norm(m, s, fqn, layer, values)
@@ -206,7 +218,7 @@ def _conv(m: ModelSpec, s: Sizes, fqn: str, layer: int, channels: int, names: Se
 
     It keeps nothing: the projections keep its input; its output is recomputed (mamba_ssm) or the scan's.
     """
-    moved = float(s.rows * channels * s.width)
+    moved = 1.0 * s.rows * channels * s.width
     weights = tuple(w for name in names for w in weights_of(m, f"{fqn}.{name}"))
     return Operator(f"{fqn}.conv", "activation", layer, weights, read=moved, written=moved)
 

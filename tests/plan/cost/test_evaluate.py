@@ -6,8 +6,8 @@ from math import log
 
 import pytest
 
-from scalewright.plan.cost.spread import MEASURED_DEVICES
 from scalewright.plan.explain import never_measured
+from scalewright.plan.features import measured
 from scalewright.plan.fitting.runs import MEASURED, read_table, runs_of
 from scalewright.plan.frameworks import find_framework, framework_names
 from scalewright.plan.predict import Prediction, predict
@@ -24,15 +24,16 @@ def run(framework: str, cluster: str = "dgx-h100", **options: str) -> Prediction
 
 
 def width(found: Prediction) -> float:
-    return log(found.number("p90") / found.number("p10"))
+    low, high = found.band_s
+    return log(high / low)
 
 
 def test_the_files_name_what_the_table_holds() -> None:
     runs = runs_of(read_table(MEASURED))
     timed = [request for request, seconds in zip(runs.requests, runs.seconds, strict=True) if seconds > 0]
-    measured = {request.framework.name for request in timed}
-    assert measured == {name for name in framework_names() if find_framework(name).measured}
-    assert {request.chip.name for request in timed} == MEASURED_DEVICES
+    trainers = {request.framework.name for request in timed}
+    assert trainers == {name for name in framework_names() if find_framework(name).measured}
+    assert {request.chip.name for request in timed} == measured().chips
 
 
 def test_trainers_and_devices_without_a_run_have_wider_bands() -> None:
@@ -48,4 +49,4 @@ def test_trainers_and_devices_without_a_run_have_wider_bands() -> None:
 def test_torchtitans_published_steps_are_in_their_bands(compiled: str, tokens_per_s: int) -> None:
     """8B on 8 H100 of 500 W, FSDP, local batch 2, eager and compiled (its benchmarks, 2024-12)."""
     found = run("torchtitan", "h100-sxm-96-500w", compile=compiled)
-    assert found.number("p10") < 2 * 8192 / tokens_per_s < found.number("p90")
+    assert found.band_s[0] < 2 * 8192 / tokens_per_s < found.band_s[1]

@@ -12,7 +12,7 @@ from scalewright.plan.explain import smallest_fix
 from scalewright.plan.fitting.runs import MEASURED, read_table, runs_of
 from scalewright.plan.fitting.score import memory_of_kind
 from scalewright.plan.frameworks import find_framework
-from scalewright.plan.predict import Prediction, predict, predict_table
+from scalewright.plan.predict import Prediction, predict, predict_table, together
 from scalewright.plan.request import from_layout
 from scalewright.plan.rows.rows import request_of
 from scalewright.plan.stages import stages
@@ -78,9 +78,9 @@ def test_offloaded_parameters_take_gradients_and_states_along(trainer: str) -> N
     assert held == {"parameters": 0, "optimizer": 0}
     assert away.step_time_s > here.step_time_s
     assert away.memory_gib["gradients"] < 0.5 * here.memory_gib["gradients"]
-    assert away.number("host") > 0 == here.number("host")
+    assert away.host_gib[0] > 0 == here.host_gib[0]
     states = run(trainer, zero_stage=3, recompute="full", offload="optimizer")
-    assert away.number("host") > states.number("host") > 0
+    assert away.host_gib[0] > states.host_gib[0] > 0
     assert states.memory_gib["parameters"] > 0
 
 
@@ -91,7 +91,7 @@ def test_a_hosts_memory_is_what_deepspeed_estimates(name: str, offload: str, byt
     model = load_model_spec(name)
     layout = Layout.parse({**KEYS, "zero_stage": 3, "recompute": "full", "offload": offload})
     answer = predict(model, CLUSTER, layout, 2048, framework="huggingface")
-    assert 8 * answer.number("host") * 2**30 == pytest.approx(1.5 * bytes_each * count(model).total, rel=1e-3)
+    assert 8 * answer.host_gib[0] * 2**30 == pytest.approx(1.5 * bytes_each * count(model).total, rel=1e-3)
 
 
 def test_gradients_stay_where_states_alone_leave() -> None:
@@ -101,14 +101,14 @@ def test_gradients_stay_where_states_alone_leave() -> None:
 
 
 def test_a_host_that_is_too_small_is_the_reason() -> None:
-    need = run("deepspeed", zero_stage=3, recompute="full", offload="parameters").number("host")
+    need = run("deepspeed", zero_stage=3, recompute="full", offload="parameters").host_gib[0]
     for memory, fits in ((8 * need * 2**30 * 1.01, True), (8 * need * 2**30 * 0.99, False)):
         cluster = load_cluster({"like": "dgx-h100", "host_memory_bytes": memory})
         layout = Layout.parse({**KEYS, "zero_stage": 3, "recompute": "full", "offload": "parameters"})
         answer = predict(MODEL, cluster, layout, 2048, framework="deepspeed")
         assert (answer.fits, answer.risk == "no") == (fits, not fits)
-        assert answer.memory_gib["peak"] < answer.number("usable")
-        assert smallest_fix(answer) is None
+        assert answer.memory_gib["peak"] < answer.usable_gib
+        assert together([smallest_fix(answer)]) == [None]
         assert not any("host" in text for text in answer.dump()["assumed"])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from scalewright.plan.explain import evidence
 from scalewright.plan.fitting.runs import stated_date
-from scalewright.plan.predict import predict
+from scalewright.plan.predict import predict, together
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
@@ -29,7 +29,7 @@ def test_the_date_that_a_row_states(row: dict[str, str], date: str) -> None:
 
 def test_the_nearest_runs_name_trainer_layout_batch_and_date() -> None:
     model, layout = load_model_spec("llama-3.1-8b"), Layout(devices=64, global_batch=512)
-    nearest = evidence(predict(model, load_cluster("dgx-h100"), layout, 8192))["nearest"]
+    nearest = together([evidence(predict(model, load_cluster("dgx-h100"), layout, 8192))])[0]["nearest"]
     for run in nearest:
         assert run["trainer"].startswith("NeMo")
         assert run["date"].startswith("202")

@@ -105,7 +105,7 @@ def test_a_layout_that_does_not_fit_lacks_memory_and_has_a_fix(plan: Plan) -> No
     answer = why_not(plan, keys)
     assert answer["verdict"] == "does not fit"
     assert answer["lacks_gib"] > 0
-    usable = plan.best[0].prediction.number("usable")
+    usable = plan.best[0].prediction.usable_gib
     assert f"{answer['lacks_gib'] + usable:.1f} GiB of the {usable:.1f} there are" in answer["why"]
     assert answer["smallest_fix"]
 

@@ -182,7 +182,7 @@ def explain(plan: Plan, chosen: Choice) -> list[str]:
     from scalewright.plan.predict import bottleneck
 
     prediction = chosen.prediction
-    low, high = prediction.number("p10"), prediction.number("p90")
+    low, high = prediction.band_s
     lines = [
         f"{plan.evaluated} layouts in {plan.seconds:.2f} s; the fastest: {outline(chosen)}",
         f"a step should take {prediction.step_time_s * 1e3:.0f} ms ({low * 1e3:.0f} to {high * 1e3:.0f})",

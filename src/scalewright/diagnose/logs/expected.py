@@ -25,7 +25,7 @@ from scalewright.diagnose.logs.log import Log
 from scalewright.diagnose.logs.times import Usual
 from scalewright.plan.defaults import check_whole, resolve_sizes
 from scalewright.plan.explain import smallest_fix
-from scalewright.plan.predict import Prediction, predict_table, price, resolve_rows
+from scalewright.plan.predict import Prediction, predict_table, price, resolve_rows, together
 from scalewright.plan.rows.row_model import known_name
 from scalewright.spec.common.formatting import gib, short_time
 from scalewright.spec.errors import UserError
@@ -82,8 +82,8 @@ def fitting(log: Log, measured: Usual, given: Given, needed_gib: float | None) -
         prediction, why = None, str(error)
     if prediction is None:
         return "", why
-    usable, peak = prediction.number("usable"), prediction.peak_gib
-    fix = smallest_fix(prediction, peak_gib=max(peak, needed_gib or 0.0))
+    usable, peak = prediction.usable_gib, prediction.peak_gib
+    (fix,) = together([smallest_fix(prediction, max(peak, needed_gib or 0.0))])
     counted = f"the plan counts {gib(peak)} for this run, of {gib(usable)} that a device can use"
     if fix is None:
         return f"{counted}: it should fit; look for what else holds memory", ""

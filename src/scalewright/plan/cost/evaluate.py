@@ -17,7 +17,7 @@ from scalewright.plan.constants import Constants, constants
 from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.facts import Facts, unit_facts
 from scalewright.plan.cost.kernels import Flat, flatten, price
-from scalewright.plan.cost.memory import SIGMA, Memory, host_bytes, memory
+from scalewright.plan.cost.memory import Memory, host_bytes, memory
 from scalewright.plan.cost.table import RECOMPUTE, Table, table
 from scalewright.plan.cost.timeline import Step, step
 from scalewright.plan.request import Request
@@ -90,8 +90,3 @@ def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.
         chosen = np.where(open_rows, rung, chosen)
         open_rows &= ~memory(Columns(replace(built, recompute=chosen), facts, c)).fits
     return np.where(open_rows, last, chosen)
-
-
-def quantiles(seconds: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """p10 and p90."""
-    return seconds * np.exp(-SIGMA * sigma), seconds * np.exp(SIGMA * sigma)

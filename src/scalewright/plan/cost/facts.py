@@ -11,7 +11,7 @@ import numpy as np
 from scalewright.plan.chips import WIDTHS
 from scalewright.plan.constants import constants
 from scalewright.plan.cost.habits import TrainerFacts
-from scalewright.plan.cost.units import Column, PerUnit, Unit
+from scalewright.plan.cost.units import Column, PerUnit, Unit, list_works, settings
 from scalewright.plan.cost.work import tied_elements
 from scalewright.plan.frameworks import OURS
 from scalewright.spec.hardware.device_families import PRICED
@@ -106,7 +106,9 @@ class Facts:
 
 def unit_facts(units: Sequence[Unit]) -> Facts:
     """What the formulas read of devices, trainers and operator lists, gathered once a table."""
-    return Facts(ChipFacts(units), TrainerFacts(units), WorkFacts(units))
+    list_works(units)
+    different, index = settings(units)
+    return Facts(ChipFacts(different).take(index), TrainerFacts(different).take(index), WorkFacts(units))
 
 
 def _power(unit: Unit) -> float:

@@ -209,7 +209,7 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     listed = [unit.work.kernels for unit in units]
     rows = np.concatenate(listed or [np.zeros((0, len(Kernel._fields)))])
     unit = np.repeat(np.arange(len(units)), [len(kernels) for kernels in listed])
-    every = Kernel(*rows.T)
+    every = Kernel(*np.ascontiguousarray(rows.T))
     region = unit * REGIONS + every.region.astype(int)
     place = region * PHASES + np.where(every.early > 0, FORWARD, every.phase).astype(int)
     # parts of a block, in the forward; all else is summed up in the column behind them
@@ -218,7 +218,7 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
 
     def of(*kinds: int) -> Kernels:
         at = np.flatnonzero(np.isin(every.kind, kinds))
-        k = Kernel(*(np.ascontiguousarray(column[at]) for column in every))
+        k = Kernel(*(column[at] for column in every))
         return Kernels(place[at], part[at], k, facts.chips.take(unit[at]), facts.trainers.take(unit[at]))
 
     products, tiles = _tiled(of(work.MATMUL, GROUPED))

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from scalewright.plan.cost.table import Table
-from scalewright.plan.cost.units import Unit
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA, REGIONS
 from scalewright.spec.compress import factors, rank_of
 from scalewright.spec.layout import Layout
@@ -75,24 +74,29 @@ def padded(table: Table, known: Known) -> Padded:
     shared = np.maximum(np.floor(ranks * table.tp / (table.ep * table.etp)), 1.0)  # spec/grid.py: `efsdp`
     shared = np.where(sharded, shared, 1.0)
 
-    def dense(u: Unit, shards: int) -> np.ndarray:
-        return _regions(u.model, u.sizes.tp, u.sizes.sp, shards, u.optimizer, rank_of(u.compress))
-
-    def experts(u: Unit, shards: int) -> np.ndarray:
-        return _experts(u.model, u.sizes.ep, u.sizes.etp, shards, u.optimizer, rank_of(u.compress))
-
-    regions = Sums(*np.moveaxis(_by_unit(table, ranks, dense, known), 2, 0))
-    return Padded(sharded, ranks, shared, regions, ExpertSums(*_by_unit(table, shared, experts, known).T))
+    regions = Sums(*np.moveaxis(_by_unit(table, ranks, _regions, ("tp", "sp"), known), 2, 0))
+    return Padded(
+        sharded, ranks, shared, regions, ExpertSums(*_by_unit(table, shared, _experts, ("ep", "etp"), known).T)
+    )
 
 
-def _by_unit(table: Table, ranks: np.ndarray, sums: Callable[[Unit, int], np.ndarray], known: Known) -> np.ndarray:
-    """[rows, ...]: `sums` of every row's unit and number of ranks, called once for each pair."""
-    pairs, inverse = np.unique(table.unit * 2**31 + ranks.astype(np.int64), return_inverse=True)
-    name, values = sums.__name__, []
-    for pair in pairs.tolist():
+def _by_unit(
+    table: Table, ranks: np.ndarray, sums: Callable[..., np.ndarray], sizes: tuple[str, str], known: Known
+) -> np.ndarray:
+    """[rows, ...]: `sums` of every row's unit and number of ranks, called once for all that agree in what it reads."""
+    name = sums.__name__
+    if (name, -1) not in known:
+        alike: dict[tuple[object, ...], int] = {}
+        keys = ((id(u.model), id(u.optimizer), u.compress, *(getattr(u.sizes, x) for x in sizes)) for u in table.units)
+        known[name, -1] = np.array([alike.setdefault(key, len(alike)) for key in keys])
+    numbers = known[name, -1][table.unit] * 2**31 + ranks.astype(np.int64)
+    pairs, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    values = []
+    for pair, row in zip(pairs.tolist(), first.tolist(), strict=True):
         if (name, pair) not in known:
-            index, shards = divmod(pair, 2**31)
-            known[name, pair] = sums(table.units[index], shards)
+            u = table.units[table.unit[row]]
+            cut = (getattr(u.sizes, x) for x in sizes)
+            known[name, pair] = sums(u.model, *cut, pair % 2**31, u.optimizer, rank_of(u.compress))
         values.append(known[name, pair])
     return np.array(values)[inverse.reshape(-1)]
 

@@ -19,7 +19,7 @@ import numpy as np
 from scalewright.plan.constants import Constants, facts
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.timeline import Step
-from scalewright.plan.features import never
+from scalewright.plan.features import measured, never
 from scalewright.plan.frameworks import HOSTS, KERNELS
 from scalewright.plan.request import Request
 from scalewright.spec.hardware.device_families import PRICED, Family
@@ -28,11 +28,6 @@ from scalewright.spec.hardware.topology import FABRICS
 
 # Assumptions that move the time much: layout, batch, shape
 HEAVY = ("tp ", "pp ", "mbs ", "gbs ", "shape ", "layers ", "layout", "seq ", "heads ")
-# Devices with step times in data/measured_runs.csv; a test compares.
-MEASURED_DEVICES = frozenset({
-    "a100-sxm-40", "a100-sxm-80", "b200-sxm", "gb200-nvl72", "gb300-nvl72", "h100-sxm", "mi300x", "mi325x", "mi355x",
-    "tpu-v4p", "tpu-v5e", "tpu-v5p", "tpu-v6e", "v100-sxm2-32",
-})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,21 +42,23 @@ class Unseen:
 def unseen(requests: Sequence[Request]) -> Unseen:
     """What the bundled table lacks of these."""
     return Unseen(
-        device=np.array([request.chip.name not in MEASURED_DEVICES for request in requests], dtype=bool),
+        device=np.array([request.chip.name not in measured().chips for request in requests], dtype=bool),
         family=np.array([request.chip.family.kernels not in _measured_kernels() for request in requests], dtype=bool),
         trainer=np.array([not request.framework.measured for request in requests], dtype=bool),
     )
 
 
-def spread(step: Step, requests: Sequence[Request], unknown: np.ndarray, c: Constants, new: Unseen) -> np.ndarray:
-    """The standard deviation of log seconds, a number a row; `unknown`: rows that state no recomputation."""
+def spread(
+    step: Step, requests: Sequence[Request], unknown: np.ndarray, c: Constants, new: Unseen
+) -> dict[str, np.ndarray]:
+    """Standard deviations of log seconds by cause, a number a row; `unknown`: rows that state no recomputation."""
     at, parts = step.at, step.parts
     links = sum(parts[name] for name in ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed"))
     wide = np.where(at.table.devices > at.chip.domain, 1.0, 0.5)
     alike = np.array([request.chip.timings is None for request in requests])  # others' own probe says enough
     guesses = np.array([sum(line.startswith(HEAVY) for line in r.assumed) for r in requests], dtype=float)
     causes = {
-        "base": 1.0,
+        "base": np.ones(len(at.table)),
         "trainer": 1 - at.trainer.known,
         "unmeasured": (at.trainer.known > 0) & new.trainer & alike,
         "recompute": unknown,
@@ -74,7 +71,7 @@ def spread(step: Step, requests: Sequence[Request], unknown: np.ndarray, c: Cons
         "sibling": new.device & alike,
         "alone": _alone(at) & alike,
     }
-    return np.asarray(np.sqrt(sum((c[f"band.{name}"] * share) ** 2 for name, share in causes.items())))
+    return {name: c[f"band.{name}"] * share for name, share in causes.items()}
 
 
 def _alone(at: Columns) -> np.ndarray:
@@ -111,4 +108,4 @@ def _uses(group: str, name: str) -> Callable[[Columns], np.ndarray] | None:
 @lru_cache(maxsize=1)
 def _measured_kernels() -> frozenset[Family]:
     """The families whose constants were fitted on, or compared with, step times of some device."""
-    return frozenset(load_device(name).resolved_family.kernels for name in MEASURED_DEVICES)
+    return frozenset(load_device(name).resolved_family.kernels for name in measured().chips)

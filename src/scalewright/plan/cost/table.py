@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from scalewright.plan.columnar import Columnar
 from scalewright.plan.cost.units import Unit, unit_of
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.model import ModelSpec
@@ -22,15 +23,12 @@ from scalewright.spec.schedules.kinds import KINDS, find_kind, stage_ranks
 
 RECOMPUTE = ("none", "core", "selective", "full", "share", "budget", "modules", "policy", "unknown")
 STAGE_COLUMNS = 7
-# columns that a request has by the same name
-NUMBERS = (
-    "seq_len", "devices", "tp", "sp", "pp", "virtual_stages", "cp", "ep", "etp", "dp", "dp_replicate",
-    "zero_stage", "micro_batch", "accumulation", "share",
-)  # fmt: skip
+# Columns that are indices into these words; the other numbers a request has by the same names
+WORDS = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "offload": OFFLOADS, "cp_kind": CP_KINDS}
 
 
 @dataclass
-class Table:
+class Table(Columnar):
     """Columns of equal length; `unit` indexes `units`."""
 
     units: tuple[Unit, ...]
@@ -56,14 +54,6 @@ class Table:
     stages: np.ndarray  # [rows, STAGE_COLUMNS] as `stage_blocks`
     dp: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.unit)
-
-    def take(self, rows: np.ndarray) -> Table:
-        """A table of some of the rows."""
-        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "units"}
-        return Table(units=self.units, **columns)
-
     def schedules(self, trait: str) -> np.ndarray:
         """A trait of the rows' kinds of schedule, such as `folded`; False without a pipeline."""
         values = np.array([bool(getattr(kind, trait)) for kind in KINDS.values()])
@@ -78,23 +68,14 @@ def table(requests: Sequence[Request]) -> Table:
     """Requests as columns."""
     units: dict[Unit, int] = {}
     unit = np.array([units.setdefault(unit_of(r), len(units)) for r in requests], dtype=np.intp)
-    numbers = np.array([[getattr(r, name) for name in NUMBERS] for r in requests], dtype=float)
-    stages = np.array([stage_blocks(r) for r in requests], dtype=float)
-    return Table(
-        units=tuple(units),
-        unit=unit,
-        stages=stages.reshape(len(requests), STAGE_COLUMNS),
-        schedule=_indices(SCHEDULES, [r.schedule for r in requests]),
-        recompute=_indices(RECOMPUTE, [r.recompute for r in requests]),
-        offload=_indices(OFFLOADS, [r.offload for r in requests]),
-        cp_kind=_indices(CP_KINDS, [r.cp_kind for r in requests]),
-        **dict(zip(NUMBERS, numbers.reshape(len(requests), len(NUMBERS)).T.copy(), strict=True)),
-    )
-
-
-def _indices(words: Sequence[str], given: Sequence[str]) -> np.ndarray:
-    number = {word: index for index, word in enumerate(words)}
-    return np.array([number[word] for word in given], dtype=np.intp)
+    stages = np.array([stage_blocks(r) for r in requests], dtype=float).reshape(len(requests), STAGE_COLUMNS)
+    columns = {"unit": unit, "stages": stages}
+    for name in (field.name for field in fields(Table) if field.name not in ("units", *columns)):
+        values, words = [getattr(r, name) for r in requests], WORDS.get(name)
+        columns[name] = np.array(
+            [words.index(word) for word in values] if words else values, np.intp if words else float
+        )
+    return Table(units=tuple(units), **columns)
 
 
 def stage_blocks(request: Request) -> tuple[float, ...]:

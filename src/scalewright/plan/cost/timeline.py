@@ -32,11 +32,12 @@ parameter and micro-batch. What is sent: volumes.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from scalewright.plan.columnar import Columnar
 from scalewright.plan.cost.columns import Columns, PricedColumns, places
 from scalewright.plan.cost.cpu import Cpu
 from scalewright.plan.cost.microbatch import exchanges, micro
@@ -51,22 +52,27 @@ PARTS = (
     "compute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed",
     "optimizer", "recompute", "other",
 )  # fmt: skip
+# Parts of a step that are its micro-batches', with their names there
+MICRO = {"compute": "compute", "recompute": "recompute", "other": "host"}
+MICRO |= {f"{axis}_exposed": axis for axis in ("tp", "cp", "ep")}
 BACKWARD = 2 / 3  # of a micro-batch's time
 # Bytes a number that compressing reads and writes, by COMPRESSED: parallel/replicate.py, power_sgd.py
 PACKING = np.array([0.0, 30.0, 46.0, 44.0])
 
 
 @dataclass
-class Step:
+class Step(Columnar):
     """Seconds of a step by part; a number a row."""
 
     seconds: np.ndarray
     parts: dict[str, np.ndarray]
-    flops: np.ndarray  # model FLOPs of a step, on all devices, attention as the mask leaves it
-    hardware: np.ndarray  # with recomputation
     host: np.ndarray  # share of the computation that waits for the host
     at: PricedColumns
-    detail: dict[str, np.ndarray]  # seconds of the slowest micro-batch, of stragglers, of what is fixed
+
+    @cached_property
+    def flops(self) -> tuple[np.ndarray, np.ndarray]:
+        """Model FLOPs of a step on all devices, attention as the mask leaves it, and with what recomputation adds."""
+        return flops(self.at)
 
     @cached_property
     def bytes(self) -> dict[str, np.ndarray]:
@@ -80,43 +86,24 @@ def step(at: PricedColumns) -> Step:
     timings = [unit.chip.timings for unit in table.units]
     kinds = {timings[index] for index in np.unique(table.unit)}
     if len(kinds) <= 1:
-        return _step(at)
+        return outer(at, inner(at))
     groups = [np.flatnonzero([timings[index] == kind for index in table.unit]) for kind in kinds]
-    steps = [_step(PricedColumns(table.take(rows), at.facts, at.c, at.prices)) for rows in groups]
-    order = np.argsort(np.concatenate(groups))
-
-    def joined(columns: Sequence[np.ndarray]) -> np.ndarray:
-        return np.concatenate(columns)[order]
-
-    return Step(
-        seconds=joined([part.seconds for part in steps]),
-        parts={name: joined([part.parts[name] for part in steps]) for name in PARTS},
-        flops=joined([part.flops for part in steps]),
-        hardware=joined([part.hardware for part in steps]),
-        host=joined([part.host for part in steps]),
-        at=at,
-        detail={name: joined([part.detail[name] for part in steps]) for name in steps[0].detail},
-    )
+    parts = [PricedColumns(table.take(rows), at.facts, at.c, at.prices) for rows in groups]
+    steps = [outer(part, inner(part)) for part in parts]
+    return replace(Step.join(steps).take(np.argsort(np.concatenate(groups))), at=at)
 
 
 @dataclass
-class Inner:
+class Inner(Columnar):
     """Seconds of a step's micro-batches and its pipeline, whatever is sharded; a number a row."""
 
-    of: dict[str, np.ndarray]  # of all micro-batches on the slowest rank, by what they are
+    parts: dict[str, np.ndarray]  # of all micro-batches on the slowest rank, and of what the pipeline adds
     slow: np.ndarray  # of one of them
-    fill: np.ndarray
-    message: np.ndarray
-    share: np.ndarray  # that waits for the host, before it is divided by the step
-
-    def take(self, rows: np.ndarray) -> Inner:
-        """The same of other rows, by their numbers here."""
-        of = {name: column[rows] for name, column in self.of.items()}
-        return Inner(of, self.slow[rows], self.fill[rows], self.message[rows], self.share[rows])
+    waits: np.ndarray  # for the host, beside the computation
 
 
-def inner(at: PricedColumns) -> Inner:
-    """Micro-batches and pipeline of rows that share a price list."""
+def inner(at: PricedColumns, piped: bool = True) -> Inner:
+    """Micro-batches and pipeline of rows that share a price list; not `piped`: the micro-batches alone."""
     table = at.table
     sent, m = exchanges(at), table.accumulation
     prices, volumes = sent.prices, sent.volumes
@@ -125,44 +112,36 @@ def inner(at: PricedColumns) -> Inner:
     totals = np.stack([rank.total for rank in ranks])
     slow, which = totals.max(0), totals.argmax(0)
     costs = ranks[0].cost, ranks[1].cost, ranks[2].cost
-    fill = bubble(at, costs, slow)
-    message = messages(at, seats, totals, volumes, prices)
-    if isinstance(prices, Cpu):
-        fill, message = clocked(at, costs, slow, fill, message, prices)
-    of = {
-        name: m * np.choose(which, [getattr(rank, name) for rank in ranks])
-        for name in ("compute", "recompute", "tp", "cp", "ep", "host")
-    }
-    # ranks wait for a core where a crowd shares each; in a pipeline's fill the others have it
-    turns = np.maximum((prices.crowd - 1) * (of["compute"] + of["recompute"] + of["host"]) - fill, 0.0)
-    of["compute"] = of["compute"] + turns
-    return Inner(of, slow, fill, message, prices.beside * of["host"])  # a CPU's Python is timed, no wait
+    parts = {part: m * np.choose(which, [getattr(rank, name) for rank in ranks]) for part, name in MICRO.items()}
+    host = parts["other"]
+    if piped:
+        fill = bubble(at, costs, slow)
+        message = messages(at, seats, totals, volumes, prices)
+        if isinstance(prices, Cpu):
+            fill, message = clocked(at, costs, slow, fill, message, prices)
+        # ranks wait for a core where a crowd shares each; in a pipeline's fill the others have it
+        turns = np.maximum((prices.crowd - 1) * (parts["compute"] + parts["recompute"] + host) - fill, 0.0)
+        parts |= {"compute": parts["compute"] + turns, "pp_bubble": fill, "pp_exposed": message}
+    return Inner(parts, slow, prices.beside * host)  # a CPU's Python is timed, no wait
 
 
-def _step(at: PricedColumns) -> Step:
-    """The step of rows that share a price list."""
-    return outer(at, inner(at))
+def outer(at: PricedColumns, inside: Inner, ends: bool = True) -> Step:
+    """The step of rows whose micro-batches and pipeline are known; without `ends` what it is at least.
 
-
-def outer(at: PricedColumns, inside: Inner) -> Step:
-    """The step of rows whose micro-batches and pipeline are known."""
-    table, c, of, slow = at.table, at.c, inside.of, inside.slow
+    Not counted then is what the ranks at the ends of a pipeline share that others don't.
+    """
+    table, slow = at.table, inside.slow
     prices, volumes = price_list(at), Volumes(at)
     seats = places(table)
     # what other trainers' ranks share is taken of the fullest, whichever it is
-    counted = seats if volumes.any_own and (table.pp > 1).any() else seats[:1]
+    counted = seats if ends and volumes.any_own and (table.pp > 1).any() else seats[:1]
     dp = np.max([data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted], axis=0)
     states, fixed = states_seconds(at, slow, prices), prices.fixed()
-    turned = sum(of[name] for name in ("compute", "recompute", "tp", "cp", "ep", "host"))
-    plain = turned + inside.fill + inside.message + dp + states + fixed
+    plain = sum(inside.parts.values()) + dp + states + fixed
     nodes = np.maximum(table.devices / np.maximum(at.chip.node, 1.0), 1.0)
-    late = plain * c["wait.straggler"] * np.log2(nodes)
-    parts = {"compute": of["compute"], "tp_exposed": of["tp"], "dp_exposed": dp, "cp_exposed": of["cp"]}
-    parts |= {"ep_exposed": of["ep"], "pp_bubble": inside.fill, "pp_exposed": inside.message, "optimizer": states}
-    parts |= {"recompute": of["recompute"], "other": of["host"] + fixed + late}
-    forward, hardware = flops(at)
-    detail = {"slow": slow, "late": late, "fixed": fixed}
-    return Step(plain + late, parts, forward, hardware, inside.share / np.maximum(plain, 1e-12), at, detail)
+    late = plain * at.c["wait.straggler"] * np.log2(nodes)
+    parts = {**inside.parts, "dp_exposed": dp, "optimizer": states, "other": inside.parts["other"] + fixed + late}
+    return Step(plain + late, parts, inside.waits / np.maximum(plain, 1e-12), at)
 
 
 def states_seconds(at: PricedColumns, micro: np.ndarray, prices: PriceList) -> np.ndarray:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from scalewright.plan.chips import Chip
-from scalewright.plan.cost.work import Work, work
+from scalewright.plan.cost.work import Work, work, works
 from scalewright.plan.frameworks import Framework
 from scalewright.plan.request import Request
 from scalewright.plan.switches import Switches
@@ -55,6 +55,25 @@ def unit_of(request: Request) -> Unit:
     return Unit(**{field.name: getattr(request, field.name) for field in fields(Unit)})
 
 
+def list_works(units: Sequence[Unit]) -> None:
+    """Sets the work of all units, those of a model together, which is faster than one by one."""
+    by_model: dict[int, list[Unit]] = {}
+    for unit in units:
+        by_model.setdefault(id(unit.model), []).append(unit)
+    for alike in by_model.values():
+        for unit, listed in zip(alike, works(alike[0].model, [unit.sizes for unit in alike]), strict=True):
+            vars(unit)["work"] = listed
+
+
+def settings(units: Sequence[Unit]) -> tuple[list[Unit], np.ndarray]:
+    """Units that stand for all that share a device, a trainer and its settings, and the number of each unit's."""
+    names = [field.name for field in fields(Unit) if field.name != "sizes"]
+    keys = [tuple(id(getattr(unit, name)) for name in names) for unit in units]
+    different = dict(zip(keys, units, strict=True))
+    numbers = {key: number for number, key in enumerate(different)}
+    return list(different.values()), np.array([numbers[key] for key in keys], dtype=np.intp)
+
+
 class Column:
     """A number (or an array) of every unit; made when first asked for, like a `cached_property`.
 
@@ -71,12 +90,15 @@ class Column:
         if facts.source is None:
             values: np.ndarray = np.array([self.of(unit) for unit in facts.units], dtype=self.kind)
         else:
-            values = getattr(facts.source, self.name)[facts.rows]
+            values = getattr(facts.source, self.name)
+            alike = len(values) == 1  # as in a search, whose layouts share device and trainer
+            values = np.broadcast_to(values[0], (len(facts.rows), *values.shape[1:])) if alike else values[facts.rows]
         facts.__dict__[self.name] = values
         return values
 
 
 Taken = TypeVar("Taken", bound="PerUnit")
+NONE = np.zeros(0, dtype=np.intp)
 
 
 class PerUnit:
@@ -84,9 +106,9 @@ class PerUnit:
 
     about = ""
 
-    def __init__(self, units: Sequence[Unit], source: PerUnit | None = None, rows: np.ndarray | None = None) -> None:
+    def __init__(self, units: Sequence[Unit], source: PerUnit | None = None, rows: np.ndarray = NONE) -> None:
         self.units, self.source, self.rows = units, source, rows
 
     def take(self: Taken, rows: np.ndarray) -> Taken:
         """The same columns for rows with these numbers of units."""
-        return type(self)(self.units, self, rows)
+        return type(self)(self.units, self.source or self, rows if self.source is None else self.rows[rows])

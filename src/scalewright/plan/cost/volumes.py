@@ -42,7 +42,7 @@ from scalewright.spec.volumes import Collective, Exchanges, Group, Rank, Shards,
 
 Listing = Callable[[], Iterable[Transfer]]
 Message = tuple[Collective, np.ndarray, np.ndarray]  # kind, bytes, calls
-Factors = tuple[np.ndarray, np.ndarray, np.ndarray]  # numbers that PowerSGD shrinks, those of P, those of Q
+Compressed = Callable[[], Iterable[np.ndarray]]  # numbers that PowerSGD shrinks, those of P, those of Q
 
 
 class Volumes:
@@ -53,7 +53,7 @@ class Volumes:
         trained = (t.pp == 1) | t.schedules("trained")
         heads = at.region(at.facts.works.expert, EXTRA) > 0  # of experts in prediction heads nothing is counted
         # of this package's own trainer what it can't run yet is an estimate by its habits
-        self.own = np.asarray((at.trainer.own > 0) & trained & ~heads)
+        self.own = np.asarray(at.own & trained & ~heads)
         self.all_own, self.any_own = bool(self.own.all()), bool(self.own.any())
         self._ranks: dict[int, tuple[PipelineRank, Rank]] = {}
 
@@ -115,8 +115,11 @@ class Volumes:
         padded, groups = at.padded, self._groups(place)
         whole = sum(group.elements * group.count for group in groups)
         plain = np.where(~padded.sharded & (at.summing > 1), FP32 * whole, 0.0)
-        compressed = (padded.regions.shrunk, padded.regions.sent_p, padded.regions.sent_q)
-        numbers, p, q = (shrunk(at, place, sums, at.work.mtp) for sums in compressed)
+
+        def compressed() -> Iterator[np.ndarray]:
+            for sums in (padded.regions.shrunk, padded.regions.sent_p, padded.regions.sent_q):
+                yield shrunk(at, place, sums, at.work.mtp)
+
         return Rank(
             **{name: getattr(t, name) for name in ("zero_stage", "pp", "tp", "accumulation")},
             fsdp=padded.ranks,
@@ -124,7 +127,7 @@ class Volumes:
             sharded=padded.sharded.astype(float),
             width=at.trainer.weight_bytes,
             groups=groups,
-            buckets=self._messages(plain, at.summing, (numbers, p, q)),
+            buckets=self._messages(plain, at.summing, compressed),
             partial=tuple(self._partial(place)),
             exchanges=self._exchanges(place),
             stream=at.work.stream,
@@ -134,7 +137,7 @@ class Volumes:
             experts=self._experts(place),
         )
 
-    def _messages(self, plain: np.ndarray, ranks: np.ndarray, factors: Factors) -> tuple[Message, ...]:
+    def _messages(self, plain: np.ndarray, ranks: np.ndarray, compressed: Compressed) -> tuple[Message, ...]:
         """Messages of `ranks` replicas' gradients, `plain` bytes in fp32, as they are sent (spec/compress.py)."""
         kind = self.at.trainer.compress
         count = np.maximum(np.ceil(plain / volumes.BUCKET_BYTES), 1.0)
@@ -145,7 +148,7 @@ class Volumes:
         fp16, powers = kind == COMPRESSED.index("fp16"), kind == COMPRESSED.index("powersgd")
         half = half_bytes(plain / FP32 / count, ranks, fp16)
         narrow = sent * (fp16 | (kind == COMPRESSED.index("bf16")))
-        numbers, p, q = factors
+        numbers, p, q = compressed()
         first = np.maximum(plain - FP32 * (numbers - p), 0.0)
         return (
             whole,
@@ -174,9 +177,11 @@ class Volumes:
         group = Group(elements, share, self._computations(place))
         replicas = np.maximum(t.dp * t.cp * t.tp / (t.ep * t.etp), 1.0)
         plain = np.where(~padded.sharded & (replicas > 1), FP32 * elements * share, 0.0)
-        compressed = (experts.shrunk, experts.sent_p, experts.sent_q)
-        numbers, p, q = (place.blocks * sums for sums in compressed)
-        return Shards(padded.expert_ranks, (group,), self._messages(plain, replicas, (numbers, p, q)))
+
+        def compressed() -> Iterator[np.ndarray]:
+            yield from (place.blocks * sums for sums in (experts.shrunk, experts.sent_p, experts.sent_q))
+
+        return Shards(padded.expert_ranks, (group,), self._messages(plain, replicas, compressed))
 
     def _computations(self, place: PipelineRank) -> np.ndarray:
         """Forwards and backwards of a stage in a step, parts of split ones counted."""

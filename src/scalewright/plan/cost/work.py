@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -116,37 +116,36 @@ class Work:
     attended: float  # bytes of its core's output
     kv_heads: float  # of a rank, in its first attention layer
     query_heads: float
-    blocks: int  # blocks of the model
+    blocks: float  # of the model
     logits: float  # numbers of one micro-batch's logits on this rank
     head_in_chunks: float  # 1 where the forward makes the head's gradients (spec/loss_chunks.py)
 
 
-# What grows with the batch
-GROWS = (
-    "kernels", "kept", "parts", "inputs", "gates", "stream", "routed", "key_value", "apart", "query",
-    "attended", "logits",
-)  # fmt: skip
+SEVERAL = 4  # sizes from which arrays of them are faster than each by itself
 
 
-@lru_cache(maxsize=65536)
 def work(model: ModelSpec, sizes: Sizes) -> Work:
-    """The work of a model cut to these sizes.
+    """The work of a model cut to these sizes."""
+    return works(model, [sizes])[0]
 
-    Every number is a constant plus a multiple of the batch, so two batches give all others, if the head is in chunks
-    in all three or in none.
-    """
-    even = not sizes.sp or (sizes.seq_len // sizes.cp) % sizes.tp == 0
-    if sizes.batch <= 2 or sizes.seq_len % sizes.cp or not even:
-        return _listed(model, sizes)
-    chunks, first = block.head_in_chunks(model, sizes), 1
-    while block.head_in_chunks(model, replace(sizes, batch=first)) != chunks:
-        first += 1
-    if sizes.batch <= first + 1:
-        return _listed(model, sizes)
-    least, next_one = (_listed(model, replace(sizes, batch=batch)) for batch in (first, first + 1))
-    more = sizes.batch - first
-    changed = {name: getattr(least, name) + more * (getattr(next_one, name) - getattr(least, name)) for name in GROWS}
-    return replace(least, **changed)
+
+def works(model: ModelSpec, asked: Sequence[Sizes]) -> list[Work]:
+    """The work of a model cut to each of these sizes; those with the same operators are listed once, as columns."""
+    known, alike = _known(model), defaultdict(list)
+    for sizes in dict.fromkeys(asked):
+        if sizes not in known:
+            same = replace(sizes, batch=0, tp=0, cp=0, ep=0, etp=0)
+            alike[same, sizes.cuts, block.head_in_chunks(model, sizes)].append(sizes)
+    for group in alike.values():
+        for part in [group] if len(group) >= SEVERAL else [[sizes] for sizes in group]:
+            known.update(zip(part, _listed(model, part), strict=True))
+    return [known[sizes] for sizes in asked]
+
+
+@lru_cache(maxsize=4096)
+def _known(model: ModelSpec) -> dict[Sizes, Work]:
+    """What was listed of a model so far."""
+    return {}
 
 
 def regions(model: ModelSpec, sizes: Sizes) -> list[tuple[int, float, Sequence[Operator]]]:
@@ -158,27 +157,31 @@ def regions(model: ModelSpec, sizes: Sizes) -> list[tuple[int, float, Sequence[O
     return [(BEFORE, 1.0, before), *blocks, (AFTER, 1.0, after), *extra]
 
 
-@lru_cache(maxsize=65536)
-def _listed(model: ModelSpec, sizes: Sizes) -> Work:
-    """The same, from the operators themselves."""
-    layers = model.num_hidden_layers
+def _listed(model: ModelSpec, group: Sequence[Sizes]) -> list[Work]:
+    """The works of sizes that have the same operators."""
+    layers, many = model.num_hidden_layers, len(group)
+    sizes = group[0]
+    if many > 1:
+        every = np.array([(one.batch, one.tp, one.cp, one.ep, one.etp) for one in group], dtype=float)
+        batch, tp, cp, ep, etp = every.T
+        sizes = replace(sizes, batch=batch, tp=tp, cp=cp, ep=ep, etp=etp)
     rows: list[Kernel] = []
-    kept = np.zeros((REGIONS, len(RegionKept._fields)))
-    parts, inputs, gates = np.zeros(REST + 1), np.zeros(REST + 1), np.zeros(REST + 1)
+    kept = np.zeros((many, REGIONS, len(RegionKept._fields)))
+    parts, inputs, gates = (np.zeros((many, REST + 1)) for _ in range(3))
     # a norm with 1 + w works in fp32, and so does the gradient that it waits with
     widened = FP32 / sizes.width if model.norm_type == "rmsnorm_plus_one" else 1.0
     for region, share, operators in regions(model, sizes):
         for operator in _merged(operators):
             rows += _kernels(operator, region, share)
-        kept[region] += [share * value for value in _kept(operators, widened)]
+        kept[:, region] += share * _columns(_kept(operators, widened), many)
         if region == BLOCK:
             for operator in operators:
                 part = part_of(operator)
-                parts[part] += share * freed(operator)
-                inputs[part] += share * input_of_product(operator)
-                gates[part] += share * gate(operator)
-    dense, expert = _parameters(model, sizes)
-    stream = float(sizes.rows * model.hidden_size * sizes.width)
+                parts[:, part] += share * freed(operator)
+                inputs[:, part] += share * input_of_product(operator)
+                gates[:, part] += share * gate(operator)
+    dense, expert = _parameters(model, sizes, many)
+    stream = sizes.rows * model.hidden_size * sizes.width
     moe = model.moe
     sparse = sum(model.is_moe(layer) for layer in range(layers)) / layers if moe else 0.0
     width = (moe.latent_size if moe else None) or model.hidden_size  # of a token, as experts see it
@@ -189,12 +192,21 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     apart = sum(share * number * kv * v for share, (_, kv, k, v) in heads if v != k)
     query = sum(share * number * q * k for share, (q, _, k, _) in heads)
     attended = sum(share * number * q * v for share, (q, _, _, v) in heads)
-    query_heads, kv_heads, *_ = max(some for _, some in heads)
-    logits = float(sizes.rows * -(-model.vocab_size // sizes.tp))
-    return Work(
-        np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value, apart,
-        query, attended, float(kv_heads), float(query_heads), layers, logits, float(block.head_in_chunks(model, sizes)),
-    )  # fmt: skip
+    query_heads, kv_heads = (reduce(np.maximum, [some[i] for _, some in heads]) for i in (0, 1))
+    logits = sizes.rows * -(-model.vocab_size // sizes.tp)
+    numbers = (stream, sparse, routed, key_value, apart, query, attended, kv_heads, query_heads, layers, logits)
+    kernels = np.array([rows]) if many == 1 else np.stack([_columns(row, many) for row in rows], axis=1)
+    each = _columns((*numbers, block.head_in_chunks(model, sizes)), many).tolist()
+    arrays = (kernels, kept, dense, expert, parts[:, :REST], inputs, gates)
+    return [Work(*held, *scalars) for *held, scalars in zip(*arrays, each, strict=True)]
+
+
+def _columns(numbers: Sequence[Number], many: int) -> np.ndarray:
+    """Numbers, or arrays of so many, side by side [many, numbers]."""
+    columns = np.empty((many, len(numbers)))
+    for index, number in enumerate(numbers):
+        columns[:, index] = number
+    return columns
 
 
 def _merged(operators: Iterable[Operator]) -> list[Operator]:
@@ -239,14 +251,14 @@ def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
         rows, keys, heads = o.shape or (0, 0, 1)
         width = o.flops / (2.0 * rows * keys * heads)  # q·k and its product with v, of one head
         left = o.flops_causal / o.flops
-        shape = {"m": float(rows), "n": float(keys), "k": float(heads), "mark": left, "dim": width / 2}
+        shape = {"m": rows, "n": keys, "k": heads, "mark": left, "dim": width / 2}
     return [
         Kernel(kind, phase, region, share, flops, moved, part, **shape)
         for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
     ]
 
 
-def _heads(model: ModelSpec, sizes: Sizes, layer: int) -> tuple[int, int, int, int]:
+def _heads(model: ModelSpec, sizes: Sizes, layer: int) -> tuple[Number, Number, int, int]:
     """A rank's query heads and key-value heads, the size of a key and of a value; zeros without attention."""
     if model.parts(layer)[0] != "attention":
         return 0, 0, 0, 0
@@ -264,7 +276,7 @@ def _products(o: Operator, region: int, share: float, moved: float, part: float)
     rows, n, k = o.shape or (0, 0, 0)
     m = rows / o.groups  # of each group
     plain = float(o.kind in ("head", "router"))  # never below 16 bits
-    early = float(o.summed > 0)
+    early = float(np.any(o.summed))
     sizes = ((FORWARD, m, n, k), (INPUT, m, k, n), (WEIGHT, n, k, m))
     kernels = [
         Kernel(kind, phase, region, share, o.flops, moved, part, a, b, c, o.groups, plain, early=early)
@@ -275,7 +287,7 @@ def _products(o: Operator, region: int, share: float, moved: float, part: float)
     return kernels
 
 
-def _kept(operators: Sequence[Operator], widened: float) -> RegionKept:
+def _kept(operators: Sequence[Operator], widened: Number) -> RegionKept:
     """Bytes that a region keeps for the backward; `widened`: gradients of its norms."""
     none = sum(o.saved for o in operators)
     core = sum(o.saved - o.saved_core for o in operators)
@@ -284,17 +296,15 @@ def _kept(operators: Sequence[Operator], widened: float) -> RegionKept:
     norms = sum(o.written for o in operators if o.kind == "norm")
     gates = sum(o.written for o in operators if o.kind == "activation")
     shapes = [o.shape for o in operators if o.kind == "attention" and o.shape]
-    pairs = sum(rows * keys * heads for rows, keys, heads in shapes)
+    pairs = sum(1.0 * rows * keys * heads for rows, keys, heads in shapes)
     products = [o for o in operators if o.kind in PRODUCTS]
     dots = sum(o.written for o in products)
     outputs = dots + widened * norms  # whose gradients wait for a weight part
-    weight = max((float(o.groups * o.shape[1] * o.shape[2]) for o in products if o.shape), default=0.0)
-    widest = max((o.written for o in operators if o.kind == "activation"), default=0.0)
+    weight = reduce(np.maximum, [1.0 * o.groups * o.shape[1] * o.shape[2] for o in products if o.shape], 0.0)
+    widest = reduce(np.maximum, [o.written for o in operators if o.kind == "activation"], 0.0)
     last = sum(o.saved for o in operators if o.name.endswith("experts.down"))
     listed = full + _by_operator(operators)
-    return RegionKept(
-        none, core, selective, full, listed, norms + gates, float(pairs), dots, outputs, widest, weight, last
-    )  # fmt: skip
+    return RegionKept(none, core, selective, full, listed, norms + gates, pairs, dots, outputs, widest, weight, last)
 
 
 def _by_operator(operators: Iterable[Operator]) -> float:
@@ -319,13 +329,16 @@ def _totals(model: ModelSpec) -> Mapping[tuple[int, str], float]:
     return totals
 
 
-def _parameters(model: ModelSpec, s: Sizes) -> tuple[np.ndarray, np.ndarray]:
+def _parameters(model: ModelSpec, s: Sizes, many: int) -> tuple[np.ndarray, np.ndarray]:
     """This rank's elements of every region: dense, and of experts."""
-    dense, expert = np.zeros(REGIONS), np.zeros(REGIONS)
+    dense, expert = np.zeros((many, REGIONS)), np.zeros((many, REGIONS))
     ranks = {"expert_column": s.ep * s.etp, "expert_row": s.ep * s.etp, "expert_plain": s.ep}
-    ranks |= {"kv": min(s.tp, model.kv_heads), **dict.fromkeys(("embedding", "head", "column", "row", "tied"), s.tp)}
+    ranks |= {
+        "kv": np.minimum(s.tp, model.kv_heads),
+        **dict.fromkeys(("embedding", "head", "column", "row", "tied"), s.tp),
+    }
     for (region, role), size in _totals(model).items():
-        (expert if role.startswith("expert_") else dense)[region] += size / ranks.get(role, 1)
+        (expert if role.startswith("expert_") else dense)[:, region] += size / ranks.get(role, 1)
     return dense, expert
 
 
@@ -346,7 +359,7 @@ def part_of(o: Operator) -> int:
         return PARTS.index("core")
     if owner in NORMS:
         return PARTS.index("norms")
-    if owner in ("attention.q_up", "attention.kv_up") or (o.kind == "rope" and o.saved):
+    if owner in ("attention.q_up", "attention.kv_up") or (o.kind == "rope" and np.any(o.saved)):
         return PARTS.index("latent")
     if owner.startswith("mlp.shared"):
         return PARTS.index("shared")
@@ -357,20 +370,20 @@ def part_of(o: Operator) -> int:
     return REST
 
 
-def freed(o: Operator) -> float:
+def freed(o: Operator) -> Number:
     """Bytes that are not kept where an operator's part is recomputed: a norm's input stays all the same."""
     if o.kind == "attention":
         return o.saved_core
-    return min(o.saved, o.written) if o.kind == "norm" else o.saved
+    return np.minimum(o.saved, o.written) if o.kind == "norm" else o.saved
 
 
-def input_of_product(o: Operator) -> float:
+def input_of_product(o: Operator) -> Number:
     """Bytes that an operator keeps because a product reads them."""
     if o.kind in ("dispatch", "activation"):
         return o.saved
-    return min(o.saved, o.written) if o.kind == "norm" else 0.0
+    return np.minimum(o.saved, o.written) if o.kind == "norm" else 0.0
 
 
-def gate(o: Operator) -> float:
+def gate(o: Operator) -> Number:
     """Bytes that a product keeps because a gated activation reads them."""
-    return o.written if o.name.endswith((".gate", ".up")) and o.saved >= o.written else 0.0
+    return o.written * (o.saved >= o.written) if o.name.endswith((".gate", ".up")) else 0.0

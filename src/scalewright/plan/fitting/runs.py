@@ -12,17 +12,18 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
+from scalewright.plan.columnar import Columnar
 from scalewright.plan.cost.memory import kind_of
 from scalewright.plan.predict import layout_keys, resolve_rows
 from scalewright.plan.records import MeasuredRun
-from scalewright.plan.request import Request
+from scalewright.plan.request import COPIED, Request
 from scalewright.plan.rows.cells import Row, number, text
 from scalewright.spec.common.untrusted import open_regular
 from scalewright.spec.errors import UserError, reason
@@ -36,11 +37,7 @@ NANOTRON_SWEEP: Row = {
     "vpp": 1, "recompute": "none", "precision": "bf16", "flash": 1,
 }  # fmt: skip
 # Rows of a source that agree in these count as one layout, such as one measured in several releases
-LAYOUT = (
-    "model", "precision", "seq_len", "devices", "tp", "sp", "pp", "virtual_stages", "schedule", "cp", "ep",
-    "etp", "dp_replicate", "zero_stage", "micro_batch", "accumulation", "recompute", "share", "offload",
-)  # fmt: skip
-COLUMNS = ("seconds", "memory", "memory_kind", "apart", "converted", "source")  # of Runs, as arrays
+LAYOUT = ("model", "precision", "seq_len", *COPIED, "accumulation", "recompute", "share", "offload")
 OOM_COLUMNS = ("id", "layers", "hidden", "heads", "ffn", "vocab", "seq", "n_devices", "dp", "tp", "pp", "mbs", "gbs")
 DAY = re.compile(r"\b(20[12]\d)-(0[1-9]|1[0-2])(?:-\d\d)?\b")
 RELEASE = re.compile(r"\bv?(2[0-9])\.(0[1-9]|1[0-2])(?!\d)")  # NVIDIA's containers and recipes: year.month
@@ -48,7 +45,7 @@ YEAR = re.compile(r"\b(20[12]\d)\b")
 
 
 @dataclass
-class Runs:
+class Runs(Columnar):
     """Rows that could be expressed, with their requests and measurements."""
 
     rows: list[Row]
@@ -59,10 +56,7 @@ class Runs:
     apart: np.ndarray  # marked stall or suspect: scored apart, never fitted
     converted: np.ndarray  # seconds from TFLOP/s or MFU
     source: np.ndarray
-    refused: list[dict[str, str]] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    refused: tuple[dict[str, str], ...] = ()
 
     @property
     def layout(self) -> np.ndarray:
@@ -78,12 +72,6 @@ class Runs:
     def plain(self) -> np.ndarray:
         """A mask of the rows that count: timed, not marked, not converted from FLOPs."""
         return np.asarray(np.isfinite(self.seconds) & ~self.apart & ~self.converted)
-
-    def take(self, index: np.ndarray) -> Runs:
-        """These rows, by index or mask."""
-        index = np.flatnonzero(index) if index.dtype == bool else index
-        rows, requests = [self.rows[i] for i in index], [self.requests[i] for i in index]
-        return replace(self, rows=rows, requests=requests, **{name: getattr(self, name)[index] for name in COLUMNS})
 
 
 def once_a_layout(values: np.ndarray, layout: np.ndarray) -> np.ndarray:
@@ -124,7 +112,7 @@ def runs_of(rows: Iterable[Row]) -> Runs:
         apart=np.array(["1" in (text(row, "stall"), text(row, "suspect")) for row in kept], dtype=bool),
         converted=converted > 0,
         source=np.array([text(row, "source") for row in kept]),
-        refused=refused,
+        refused=tuple(refused),
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -53,17 +54,25 @@ class Assumptions(list[str]):
 def number(row: Row, key: str) -> float | None:
     """A cell as a number; None for a blank. Raises UserError for anything else."""
     cell = row.get(key)
-    if cell is None or str(cell).strip().lower() in BLANKS:
+    if cell is None:
         return None
     try:
-        value = float(cell)
+        value = _parse(cell) if isinstance(cell, str) else float(cell)
     except (TypeError, ValueError):
         raise UserError(f"{key} is {cell!r}", "row", "give a number, or leave it blank") from None
-    if math.isnan(value) and isinstance(cell, str):
-        return None  # some tables write a blank as "nan"
+    if value is None:
+        return None
     if not math.isfinite(value) or not 0 <= value <= LARGEST:
         raise UserError(f"{key} is {cell}", "row", "give a finite number of a sensible size")
     return value
+
+
+@lru_cache(maxsize=8192)
+def _parse(cell: str) -> float | None:
+    """A written number, None for a blank; some tables write a blank as "nan"."""
+    word = cell.strip().lower()
+    value = math.nan if word in BLANKS else float(word)
+    return None if math.isnan(value) else value
 
 
 def text(row: Row, key: str) -> str:

@@ -121,7 +121,7 @@ def _cores(
     template: Request, global_batch: int, axes: AxisValues, depths: set[int]
 ) -> tuple[dict[str, np.ndarray], tuple[Unit, ...]]:
     """The cores as columns, and the units that their `unit` column refers to."""
-    units: dict[Unit, int] = {}
+    unit, units = unit_of(template), list[Unit]()
     names = ("tp", "sp", "cp", "cp_kind", "pp", "ep", "etp", "dp", "micro_batch", "accumulation", "unit")
     rows: list[tuple[int, ...]] = []
     unit_numbers: dict[tuple[Any, ...], int] = {}
@@ -135,10 +135,11 @@ def _cores(
                 for size in micro_batches:
                     key = (size, tp, sp, cp, ep, etp)
                     if key not in unit_numbers:
-                        request = replace(template, tp=tp, sp=sp, cp=cp, ep=ep, etp=etp, micro_batch=size)
-                        unit_numbers[key] = units.setdefault(unit_of(request), len(units))
-                    count, unit = global_batch // dp // size, unit_numbers[key]
-                    rows.append((tp, sp, cp, CP_KINDS.index(kind), pp, ep, etp, dp, size, count, unit))
+                        unit_numbers[key] = len(units)
+                        sizes = replace(unit.sizes, batch=size, tp=tp, sp=sp, cp=cp, ep=ep, etp=etp)
+                        units.append(replace(unit, sizes=sizes))
+                    count, number = global_batch // dp // size, unit_numbers[key]
+                    rows.append((tp, sp, cp, CP_KINDS.index(kind), pp, ep, etp, dp, size, count, number))
     columns = np.array(rows, dtype=np.int64).reshape(len(rows), len(names))
     return {name: np.ascontiguousarray(columns[:, i]) for i, name in enumerate(names)}, tuple(units)
 

@@ -14,25 +14,20 @@ layouts WINDOW times slower. comparisons/search_equals_all.py prices everything,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from scalewright.plan.request import OFFLOADS
-from scalewright.plan.search.pricer import BATCH, Pipes, Priced, Pricer
-from scalewright.plan.search.space import Rows, moves_activations
+from scalewright.plan.search.pricer import Pipes, Priced, Pricer, batches
+from scalewright.plan.search.space import AXES, Rows, moves_activations
 from scalewright.spec.schedules.kinds import KINDS
 
 WINDOW, MAX_WINDOW = 1.10, 1.5
 # A schedule's order among layouts of equal score: 1F1B, the usual one, before GPipe, then the complex ones
 SCHEDULE_ORDER = np.array([2 * kind.complexity + (name != "1f1b") for name, kind in KINDS.items()])
 SEEDS = 400  # pairs of core and pipe, best bounds first, that are priced for a first cutoff
-FIRST, MOST = 1024, 32768  # such pairs that are looked at together: numpy's calls cost as much as thousands of rows
-# Axes in which layouts differ, as reasons name them
-AXES = (
-    "tp", "sp", "pp", "cp", "cp_kind", "ep", "etp", "micro_batch", "schedule", "virtual_stages", "zero_stage",
-    "dp_replicate",
-)  # fmt: skip
+FIRST, MOST = 2048, 32768  # such pairs that are looked at together: numpy's calls cost as much as thousands of rows
 Tell = Callable[[int, int], None]  # (layouts done, of so many)
 Stop = Callable[[], bool]  # true ends the search
 Wanted = Callable[[Rows, bool], np.ndarray]  # a mask of the rows that are looked for, and whether they are sharded
@@ -48,7 +43,7 @@ class Finder:
     ceiling: float = np.inf  # the first cutoff
     margin: float = 0.0  # within which a simpler layout is preferred
     wanted: Wanted | None = None
-    candidates: list[Priced] = field(default_factory=list)
+    candidates: list[Priced] = field(default_factory=lambda: [Priced.none()])
     feasible: int = 0  # priced rows that fit
     decided: int = 0  # layouts that were priced or pruned
     complete: bool = True
@@ -59,7 +54,7 @@ class Finder:
         distinct, self.kind_of_core = np.unique(axes, axis=1, return_inverse=True)
         self.best = np.full(distinct.shape[1] * 3, np.inf)  # score of every kind of layout, see `kinds`
         self.cutoff = self.ceiling  # rows with a bound above this are pruned
-        self.front = Priced.join([])  # of the candidates
+        self.front = Priced.none()  # of the candidates
         # The best score of every value of an axis, for the reasons against it
         self.best_of = [
             (part, np.unique(values, return_inverse=True)[1], np.full(len(np.unique(values)), np.inf))
@@ -97,6 +92,11 @@ class Finder:
             tell(len(order), len(order))
 
     @property
+    def fitting(self) -> Priced:
+        """All candidates so far."""
+        return Priced.join(self.candidates)
+
+    @property
     def has_plain(self) -> bool:
         """Whether the space has every layout without recomputation and offload too, mostly the fastest."""
         return self.space.recomputes[0][0] == "none" and OFFLOADS[self.space.offloads[0]] == "none"
@@ -109,9 +109,10 @@ class Finder:
         for many in (8 * SEEDS, 64 * SEEDS):  # where little fits, further down
             cores = order[: 1 + int(np.searchsorted(counts, many))]
             pipes = self.pricer.bound_pipes(self.space.spread_pipes(self.space.bare(cores)), np.inf)
-            ways, bound = self._ways(pipes, 0)
-            ways = ways.take(np.argsort(bound, kind="stable")[:SEEDS])
-            rows = self.space.spread_shards(ways)
+            ways, bound = self._ways(pipes, np.zeros(1, dtype=np.intp))
+            ways = ways.take(np.argsort(bound, kind="stable"))
+            turn = _turns(self.kind_of_core[ways.core])  # the first of every tp, pp and ep come first, then the second
+            rows = self.space.spread_shards(ways.take(np.argsort(turn, kind="stable")[:SEEDS]))
             plain = self.space.shard["dp_replicate"][rows.shard] == 1
             rows = self.space.spread_recomputes(rows.take(plain) if plain.any() else rows)
             before = self.pricer.priced
@@ -120,10 +121,11 @@ class Finder:
             if self.cutoff < np.inf:
                 return
 
-    def _ways(self, pipes: Pipes, offload: int) -> tuple[Rows, np.ndarray]:
-        """Pipes with this offload, and bounds on their scores: those that may be near, and may fit."""
-        rows, bound, slow = pipes
-        rows = replace(rows, offload=np.full(len(rows), offload))
+    def _ways(self, pipes: Pipes, offloads: np.ndarray) -> tuple[Rows, np.ndarray]:
+        """Pipes with each of these offloads, and bounds on their scores: those that may be near, and may fit."""
+        every = np.tile(np.arange(len(pipes[0])), len(offloads))
+        rows, bound, slow = pipes[0].take(every), pipes[1][every], pipes[2][every]
+        rows.offload = np.repeat(offloads, len(pipes[0]))
         if not len(rows):
             return rows, bound
         bound = bound + self.pricer.states_bound(rows, slow)
@@ -136,17 +138,19 @@ class Finder:
         pipes = self.pricer.bound_pipes(
             rows if self.wanted is None else rows.take(self.wanted(rows, False)), self.cutoff
         )
+        plain = np.array([OFFLOADS[number] == "none" for number in space.offloads])
+        moves = np.array([moves_activations(number) for number in space.offloads])
         open_rows: np.ndarray | None = None  # null: no row is known to need no offload
-        for offload, number in enumerate(space.offloads):
-            ways, bound = self._ways(pipes, offload)
+        for offloads in (np.flatnonzero(plain), np.flatnonzero(~plain)):
+            ways, bound = self._ways(pipes, offloads)
             rows = space.legal_offloads(space.spread_shards(ways.take(np.argsort(bound, kind="stable"))))
             if self.wanted is not None:
                 rows = rows.take(self.wanted(rows, True))
             if open_rows is not None:
-                gathers = moves_activations(number) & (space.core["sp"][rows.core] > 0)
+                gathers = moves[rows.offload] & (space.core["sp"][rows.core] > 0)
                 rows = rows.take(np.isin(space.number(rows), open_rows) | gathers)
             short = self._price(rows)
-            if OFFLOADS[number] == "none":  # what fits without, or is too slow as it is, gains nothing
+            if plain[offloads].any():  # what fits without, or is too slow as it is, gains nothing
                 never = pipes[0].take(~np.isin(space.number(pipes[0]), space.number(ways)))
                 open_rows = np.concatenate([space.number(short), space.number(space.spread_shards(never))])
 
@@ -156,17 +160,18 @@ class Finder:
         if not plain:  # no row bounds the others
             rows = self.space.spread_recomputes(rows)
         parts = [rows.take(slice(0, 0))]
-        for start in range(0, len(rows), BATCH):
-            fitting, short = self.pricer.sort_out(rows.take(slice(start, start + BATCH)), self.cutoff)
+        for part in batches(rows):
+            fitting, short = self.pricer.sort_out(part, self.cutoff)
             self._record(fitting)
             parts.append(short)
-            if len(short) and plain:
-                self._price_variants(short)
-        return Rows.join(parts)
+        short = Rows.join(parts)
+        if plain:
+            self._price_variants(short)
+        return short
 
     def _price_variants(self, short: Rows) -> None:
         """Prices rows that don't fit with every recomputation that may be among the best, or on the front."""
-        variants = self.space.spread_recomputes(short.take(self.pricer.may_fit(short)))
+        variants = self.space.spread_recomputes(short.take(self.pricer.floor(short)[1]))
         variants = variants.take(variants.recompute > 0)
         self._record(self.pricer.price_fitting(variants, self.cutoff, self._hopeful))
 
@@ -216,6 +221,15 @@ class Finder:
         shard = [space.shard[key][rows.shard] for key in ("dp_replicate", "zero_stage")]
         keys = (*pipe, rows.recompute, *core, *shard, rows.offload)  # np.lexsort: the last key comes first
         return np.lexsort((*keys, np.round(np.log(priced.score) * 1e6)))
+
+
+def _turns(values: np.ndarray) -> np.ndarray:
+    """How many earlier elements have each element's value."""
+    order = np.argsort(values, kind="stable")
+    ranked = values[order]
+    turns = np.empty(len(values), dtype=np.intp)
+    turns[order] = np.arange(len(values)) - np.searchsorted(ranked, ranked)
+    return turns
 
 
 def front_indices(score: np.ndarray, peak: np.ndarray) -> np.ndarray:

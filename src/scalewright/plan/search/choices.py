@@ -75,15 +75,15 @@ class Plan:
     best: list[Choice]
     trainable: Choice | None  # the best that `train` runs, if any
     pareto: list[Choice]
-    why_not: list[dict[str, object]]
     evaluated: int  # layouts that were priced or pruned by a bound
     priced: int  # layouts that were priced in full
     space: int  # all legal layouts
     feasible: int  # priced layouts that fit
-    seconds: float
     complete: bool
     template: Request
     assumed: list[str]
+    seconds: float = 0.0
+    why_not: list[dict[str, object]] = field(default_factory=list)
     fastest: Choice | None = None  # set where best[0] is a simpler layout within the margin of it
     beyond: list[Beyond] = field(default_factory=list)  # faster layouts that the trainer can't run
 
@@ -118,10 +118,12 @@ class Plan:
             "objective_unit": self.objective.unit,
             "headroom": self.goal.headroom or 0.0,
             "memory_filter": "p90" if self.goal.headroom is None else "p50",
-            **{
-                name: getattr(self, name)
-                for name in ("evaluated", "priced", "space", "feasible", "seconds", "complete")
-            },
+            "evaluated": self.evaluated,
+            "priced": self.priced,
+            "space": self.space,
+            "feasible": self.feasible,
+            "seconds": self.seconds,
+            "complete": self.complete,
             "margin": self.goal.margin,
             "why_not": self.why_not,
             "assumed": self.assumed,
@@ -150,13 +152,11 @@ class ChoiceMaker:
         asked = (from_question(question, layout) for question, layout in zip(questions, layouts, strict=True))
         requests = [replace(request, compress=self.template.compress) for request in asked]  # as the space was priced
         predictions = predict_table(requests, self.goal.c) if requests else ()
-        choices, template = [], self.template
-        rows = zip(predictions, layouts, priced.score.tolist(), options, strict=True)
-        for prediction, layout, score, own in rows:
-            why = why_untrainable(template.model, layout, template.seq_len, template.chip.kind)
-            value = self.objective.value(score, prediction.tokens)
-            choices.append(Choice(prediction, layout, why, score, value, own))
-        return choices
+        template = self.template
+        why = [why_untrainable(template.model, layout, template.seq_len, template.chip.kind) for layout in layouts]
+        scores = priced.score.tolist()
+        values = [self.objective.value(score, p.tokens) for score, p in zip(scores, predictions, strict=True)]
+        return list(map(Choice, predictions, layouts, why, scores, values, options))
 
 
 def _modules_of(keys: LayoutKeys) -> dict[str, str]:

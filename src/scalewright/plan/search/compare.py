@@ -19,14 +19,12 @@ from scalewright.plan.predict import Prediction
 from scalewright.plan.search.branch_and_bound import Finder
 from scalewright.plan.search.choices import Choice
 from scalewright.plan.search.pricer import Priced
-from scalewright.plan.search.space import Rows, Space
+from scalewright.plan.search.space import AXES, CORE_AXES, Rows, Space
 from scalewright.spec.common.formatting import short_time
 from scalewright.spec.step_parts import PART_TERMS
 
 FOLLOWS = ("dp", "cp_kind", "stage_layers")  # keys that the others imply, or that matter little
 MIN_SHARE = 0.1  # of the largest difference: smaller parts aren't listed
-CORE_AXES = ("tp", "sp", "pp", "cp", "cp_kind", "ep", "etp", "micro_batch")
-AXES = (*CORE_AXES, "schedule", "virtual_stages", "zero_stage", "dp_replicate", "recompute", "offload")
 SEARCHED_AXES = ("tp", "pp", "cp", "ep", "micro_batch")  # searched again if no candidate has another value
 
 
@@ -97,15 +95,12 @@ def differences(best: Prediction, other: Prediction, most: int = 3) -> str:
 
 def columns(space: Space, rows: Rows) -> dict[str, np.ndarray]:
     """The value of every axis in every row, as numbers."""
-    values = {axis: space.core[axis][rows.core] for axis in CORE_AXES}
-    values |= {axis: space.pipe[axis][rows.pipe] for axis in ("schedule", "virtual_stages")}
-    values |= {axis: space.shard[axis][rows.shard] for axis in ("zero_stage", "dp_replicate")}
-    return values | {"recompute": rows.recompute, "offload": rows.offload}
+    return vars(space.table(rows)) | {"recompute": rows.recompute}
 
 
 def near_losers(finder: Finder, candidates: Priced, best: Priced) -> tuple[list[str], Priced]:
     """At most two rows of each axis beside the first of `best`, fastest first, and the axes in which each differs."""
-    reference = {axis: values[0] for axis, values in columns(finder.space, best.rows).items()}
+    reference = {axis: columns(finder.space, best.rows)[axis][0] for axis in AXES}
     differs = _differences(finder.space, candidates.rows, reference)
     near = finder.pricer.price(_one_change(finder.space, best.rows.take(slice(0, 1)), reference))
     near = near.take(
@@ -122,14 +117,15 @@ def near_losers(finder: Finder, candidates: Priced, best: Priced) -> tuple[list[
                 key = tuple(int(getattr(row.rows, part.name)[0]) for part in fields(Rows))
                 losers.setdefault(key, (row, []))[1].append(axis)
     ranked = sorted(losers.values(), key=lambda loser: float(loser[0].score[0]))
-    return [", ".join(axes) for _, axes in ranked], Priced.join([row for row, _ in ranked])
+    return [", ".join(axes) for _, axes in ranked], Priced.join([best.take(slice(0, 0)), *(row for row, _ in ranked)])
 
 
 def _differences(space: Space, rows: Rows, reference: dict[str, Any]) -> dict[str, np.ndarray]:
     """Whether each row has another value of each axis; over one rank nothing is sharded."""
-    differs = {axis: values != reference[axis] for axis, values in columns(space, rows).items()}
+    values = columns(space, rows)
+    differs = {axis: values[axis] != reference[axis] for axis in AXES}
     for axis in ("zero_stage", "dp_replicate"):
-        differs[axis] &= space.core["dp"][rows.core] * space.core["cp"][rows.core] > 1
+        differs[axis] &= values["dp"] * values["cp"] > 1
     return differs
 
 
@@ -155,5 +151,4 @@ def _search_other(finder: Finder, axis: str, value: int) -> Priced | None:
     """The best layout with another value of an axis of the core, from a search of only those cores."""
     search = Finder(finder.pricer, top=1, window=1.0)
     search.run(only=np.flatnonzero(finder.space.core[axis] != value))
-    candidates = Priced.join(search.candidates)
-    return _fastest(candidates, candidates.fits)
+    return _fastest(search.fitting, search.fitting.fits)

@@ -20,7 +20,7 @@ from scalewright.plan.request import Request
 from scalewright.plan.search.branch_and_bound import Stop, Tell
 from scalewright.plan.search.choices import Plan
 from scalewright.plan.search.objective import Goal
-from scalewright.plan.search.search import capabilities_of, faster_than, search
+from scalewright.plan.search.search import better_than, capabilities_of, search
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Question
@@ -61,7 +61,7 @@ def gains(plan: Plan, stop: Stop | None = None) -> list[LowPrecision]:
     """What each of them would gain over the plan, the most first."""
     rows: list[LowPrecision] = []
     for precision in fewer_bits(plan.template):
-        choice = faster_than(plan, precision, stop)
+        choice = better_than(plan, plan.best[0].score, stop, precision=precision)
         if choice is None or (gain := 100 * (plan.best[0].score / choice.score - 1)) < MIN_GAIN_PCT:
             continue
         row: LowPrecision = {

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from scalewright.plan.records import Curve, Nearby, ScalingRow, SerialPart
 from scalewright.plan.search.branch_and_bound import Stop, Tell
 from scalewright.plan.search.choices import Plan
 from scalewright.plan.search.objective import Goal
-from scalewright.plan.search.search import Choice, search, search_again
+from scalewright.plan.search.search import Choice, better_than, search
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Question
 from scalewright.spec.step_parts import PART_TERMS
@@ -62,10 +63,8 @@ def scaling(
 def _row(devices: int, choice: Choice | UserError, base: int, first: Choice) -> ScalingRow:
     """One device count: the best layout and its gain over `first` on `base` devices, or why there is none."""
     if isinstance(choice, UserError):
-        return {
-            "devices": devices, "step_time_s": None, "tokens_per_s": None, "speedup": None,
-            "efficiency": None, "prediction": None, "problem": str(choice),
-        }  # fmt: skip
+        nothing = dict.fromkeys(("step_time_s", "tokens_per_s", "speedup", "efficiency", "prediction"))
+        return ScalingRow(**{"devices": devices, "problem": str(choice), **nothing})  # type: ignore[typeddict-item]
     prediction = choice.prediction
     speedup = first.prediction.step_time_s / prediction.step_time_s
     return {
@@ -125,9 +124,11 @@ def nearby(plan: Plan) -> list[Nearby]:
     rate = plan.best[0].prediction.tokens_per_s
     largest: dict[bool, Nearby] = {}
     for devices, batch in _candidates(plan.goal.devices, plan.goal.global_batch, plan.template.chip.node):
-        try:
-            best = search_again(plan, devices=devices, global_batch=batch, top=1).best[0]
-        except UserError:
+        # a score is seconds, or in proportion to them and the devices; joules of another run have no such bound
+        slowest = plan.best[0].score * (batch / plan.goal.global_batch) / (1 + MIN_GAIN)
+        slowest *= {"time": 1.0, "energy": inf}.get(plan.objective.name, devices / plan.goal.devices)
+        best = better_than(plan, slowest * (1 + 1e-9), usual=True, devices=devices, global_batch=batch)
+        if best is None:
             continue
         candidate: Nearby = {
             "devices": devices,

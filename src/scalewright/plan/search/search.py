@@ -55,7 +55,7 @@ def search(
     began = time.perf_counter()
     maker, finder, axes = prepare(question, goal)
     finder.run(tell, stop)
-    fitting = Priced.join(finder.candidates)
+    fitting = finder.fitting
     if not len(fitting):
         if not finder.complete:
             raise UserError("stopped before a layout that fits was found", "plan", "let it run longer")
@@ -63,8 +63,23 @@ def search(
             return search(question, replace(goal, headroom=0.0), tell=tell, stop=stop, explain=explain)
         raise too_large(finder.pricer, axes)
     chosen, fastest = choose(finder, fitting, goal.top, goal.margin)
-    front = maker.choices(pareto(finder, fitting)) if explain else []
-    plan = _plan(maker, finder, maker.choices(chosen), front)
+    best, front = maker.choices(chosen), maker.choices(pareto(finder, fitting)) if explain else []
+    offloads = any(choice.layout.offload != "none" for choice in (*best, *front))
+    plan = Plan(
+        question=question,
+        goal=goal,
+        objective=maker.objective,
+        best=best,
+        trainable=next((choice for choice in best if choice.trainable), None),
+        pareto=front,
+        evaluated=finder.decided,
+        priced=finder.pricer.priced,
+        space=maker.space.size,
+        feasible=finder.feasible,
+        complete=finder.complete,
+        template=maker.template,
+        assumed=[*_left_out(maker), *maker.objective.assumed, *(maker.template.chip.host_assumed if offloads else [])],
+    )
     if fastest.score[0] < chosen.score[0] * (1 - 1e-6):
         plan.fastest = maker.choices(fastest)[0]
     if explain:
@@ -85,18 +100,22 @@ def search_again(plan: Plan, **changes: Any) -> Plan:
     return search(plan.question, replace(plan.goal, fixed=fixed, **changes), explain=False)
 
 
-def faster_than(plan: Plan, precision: str, stop: Stop | None = None) -> Choice | None:
-    """The best layout of a plan's run in another precision, where it is faster than the plan's best."""
-    goal = replace(plan.goal, precision=precision, top=1)
+def better_than(
+    plan: Plan, score: float, stop: Stop | None = None, usual: bool = False, **changes: Any
+) -> Choice | None:
+    """The best layout of a plan's run with some of its goal changed, if any scores less than `score`.
+
+    `usual`: the first of a plan with that goal, where a simpler one may come before the fastest.
+    """
+    goal = replace(plan.goal, top=1, **changes)
     try:
         maker, finder, _ = prepare(plan.question, goal)
     except UserError:
         return None
-    finder.window, finder.ceiling = 1 + goal.margin, plan.best[0].score
-    finder.cutoff = finder.ceiling
+    finder.window = finder.window if usual else 1 + goal.margin
+    finder.cutoff = finder.ceiling = score * (1 + finder.margin) if usual else score
     finder.run(None, stop)
-    fitting = Priced.join(finder.candidates)
-    if not len(fitting):
+    if not len(fitting := finder.fitting):
         return None
     chosen, _ = choose(finder, fitting, 1, goal.margin)
     return maker.choices(chosen)[0]
@@ -133,27 +152,6 @@ def prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed]
     usual = (1 + goal.margin) * (1 + EACH) ** MOST if goal.margin else 1.0  # where a first layout may be
     finder = Finder(pricer, goal.top, max(WINDOW, usual), margin=usual - 1)
     return ChoiceMaker(question, goal, template, space, objective), finder, axes
-
-
-def _plan(maker: ChoiceMaker, finder: Finder, best: list[Choice], front: list[Choice]) -> Plan:
-    offloads = any(choice.layout.offload != "none" for choice in (*best, *front))
-    return Plan(
-        question=maker.question,
-        goal=maker.goal,
-        objective=maker.objective,
-        best=best,
-        trainable=next((choice for choice in best if choice.trainable), None),
-        pareto=front,
-        why_not=[],
-        evaluated=finder.decided,
-        priced=finder.pricer.priced,
-        space=maker.space.size,
-        feasible=finder.feasible,
-        seconds=0.0,
-        complete=finder.complete,
-        template=maker.template,
-        assumed=[*_left_out(maker), *maker.objective.assumed, *(maker.template.chip.host_assumed if offloads else [])],
-    )
 
 
 def _left_out(maker: ChoiceMaker) -> list[str]:
@@ -198,7 +196,7 @@ def pareto(finder: Finder, fitting: Priced, most: int = 40) -> Priced:
     near = fitting.take(fitting.score <= slowest)
     front = near.take(front_indices(near.score, near.peak))
     plain = near.take(finder.has_plain & (near.rows.recompute == 0) & (near.rows.offload == 0))
-    floor = finder.pricer.floor(plain.rows) if len(plain) else np.zeros(0)
+    floor = finder.pricer.floor(plain.rows)[0] if len(plain) else np.zeros(0)
     i = np.searchsorted(front.score, plain.score * (1 + 1e-12), side="right") - 1
     leaner = plain.take(floor < np.where(i >= 0, front.peak[np.maximum(i, 0)], np.inf))
     variants = finder.space.spread_recomputes(leaner.rows)

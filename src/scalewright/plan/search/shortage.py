@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns
-from scalewright.plan.cost.memory import GIB, host_bytes
+from scalewright.plan.cost.memory import GIB, host_bytes, memory
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.axes import Fixed, make_space
 from scalewright.plan.search.branch_and_bound import Finder, Stop, Wanted
@@ -39,7 +39,6 @@ from scalewright.spec.schedules.kinds import KINDS
 MAX_DOUBLINGS = 12  # of the devices, up to which a fix is searched
 TOP = 3  # layouts beyond the trainer that are listed
 MIN_GAIN = 0.001  # of speed: smaller gains aren't reported
-AXES = ("tp", "pp", "cp", "ep", "dp")
 # Axes of a core, and the size that each depends on
 CORE_SIZES = (*((size, size) for size in ("tp", "pp", "cp", "ep", "etp")), ("sp", "tp"), ("cp_kind", "cp"))
 
@@ -80,9 +79,9 @@ def _lean_rows(space: Space) -> Rows:
 def _leanest(pricer: Pricer) -> tuple[float, str, dict[str, object]]:
     """Bytes that the leanest layout lacks, "of host memory" if it lacks them there, and its keys."""
     rows = _lean_rows(pricer.space)
-    usage = pricer.memory(rows)
-    on_device = pricer.over(usage)
     at = Columns(pricer.space.table(rows), pricer.facts, pricer.c)
+    usage = memory(at)
+    on_device = pricer.over(usage)
     on_host = host_bytes(at, usage) - at.chip.host_bytes
     lacks = np.maximum(on_device, np.where(at.table.offload != OFFLOADS.index("none"), on_host, -np.inf))
     i = int(lacks.argmin())
@@ -108,8 +107,7 @@ def out_of_reach(
     pricer = make_pricer(space, finder.pricer.objective, finder.pricer.headroom, maker.goal.c, like=finder.pricer)
     wide = Finder(pricer, TOP, window=1.0, ceiling=fastest * (1 - MIN_GAIN), wanted=_lacking(space, trainer))
     wide.run(None, stop)
-    fitting = Priced.join(wide.candidates)
-    if not len(fitting):
+    if not len(fitting := wide.fitting):
         return []
     rows, _ = choose(wide, fitting, TOP, maker.goal.margin)
     choices = [(choice, trainer.missing(choice.keys)) for choice in replace(maker, space=space).choices(rows)]
@@ -145,17 +143,16 @@ def _lacking(space: Space, trainer: Capabilities) -> Wanted:
 
 def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """The number of axes and techniques of every row, counted as above."""
-    core = {axis: space.core[axis][rows.core] for axis in (*AXES, "etp")}
-    replicate = space.shard["dp_replicate"][rows.shard]
-    axes = sum((core[axis] > 1).astype(int) for axis in AXES) + (replicate > 1)
+    t = space.table(rows)
+    axes = np.sum([size > 1 for size in (t.tp, t.pp, t.cp, t.ep, t.dp, t.dp_replicate)], axis=0)
     schedule = np.array([kind.complexity for kind in KINDS.values()])
     values = [value for _, _, value in space.recomputes]
     recompute = np.array(
         [2 if isinstance(value, dict) and MODULES not in value else value != "none" for value in values]
     )
     offload = np.array([2 * (OFFLOADS[kind] != "none") for kind in space.offloads])
-    techniques = np.where(core["pp"] > 1, schedule[space.pipe["schedule"][rows.pipe]], 0)
-    techniques = techniques + recompute[rows.recompute] + offload[rows.offload] + (core["etp"] > 1)
+    techniques = np.where(t.pp > 1, schedule[t.schedule], 0)
+    techniques = techniques + recompute[rows.recompute] + offload[rows.offload] + (t.etp > 1)
     return np.asarray(axes), np.asarray(techniques)
 
 

@@ -13,12 +13,13 @@ plan/search/axes.py makes the values of each part.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from scalewright.plan.columnar import Columnar
 from scalewright.plan.cost.table import RECOMPUTE, Table
 from scalewright.plan.cost.units import Unit
 from scalewright.plan.frameworks import forbidden
@@ -26,11 +27,14 @@ from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.capabilities import Rule
 
+# Axes in which layouts differ, in the order in which reasons name them
+CORE_AXES = ("tp", "sp", "pp", "cp", "cp_kind", "ep", "etp", "micro_batch")
+AXES = (*CORE_AXES, "schedule", "virtual_stages", "zero_stage", "dp_replicate", "recompute", "offload")
 MODULES = "recompute_modules"  # the switch, and the key of a recomputation of modules
 
 
 @dataclass
-class Rows:
+class Rows(Columnar):
     """Layouts as indices of their parts; arrays of equal length."""
 
     core: np.ndarray
@@ -38,18 +42,6 @@ class Rows:
     shard: np.ndarray
     recompute: np.ndarray
     offload: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.core)
-
-    def take(self, index: np.ndarray | slice) -> Rows:
-        """The rows at these indices, or under this mask."""
-        return Rows(*(getattr(self, f.name)[index] for f in fields(self)))
-
-    @staticmethod
-    def join(parts: list[Rows]) -> Rows:
-        """The rows of all parts."""
-        return Rows(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Rows)))
 
 
 @dataclass

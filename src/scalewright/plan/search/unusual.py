@@ -18,8 +18,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalewright.plan.features import measured_sizes, never
-from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
+from scalewright.plan.features import measured, never
+from scalewright.plan.request import Request
 from scalewright.plan.search.space import Rows, Space
 
 EACH, MOST = 0.05, 2
@@ -30,8 +30,8 @@ ACCUMULATIONS = 16
 def unusual(r: Request) -> list[str]:
     """The words for what is unusual in a layout."""
     names = never(r)
-    names += [f"{axis} {getattr(r, axis)}, above any measured" for axis, most in measured_sizes().items()
-              if getattr(r, axis) > most]  # fmt: skip
+    sizes = ((axis, getattr(r, axis), most) for axis, most in measured().sizes.items())
+    names += [f"{axis} {size}, above any measured" for axis, size, most in sizes if size > most]
     if r.cp > 1 and r.seq_len / r.cp < CP_TOKENS:
         names.append(f"cp {r.cp} at {r.seq_len} tokens")
     if r.zero_stage == 2 and r.accumulation > ACCUMULATIONS and r.dp * r.cp > 1:
@@ -41,28 +41,16 @@ def unusual(r: Request) -> list[str]:
 
 def handicap(space: Space, rows: Rows) -> np.ndarray:
     """By what factor each row's score counts as larger; each combination of what matters is looked at once."""
-    core = {axis: space.core[axis][rows.core] for axis in ("tp", "pp", "cp", "cp_kind", "ep", "dp", "accumulation")}
-    shard = space.shard["zero_stage"][rows.shard]
-    sizes = (core[axis] for axis in ("tp", "pp", "cp", "cp_kind", "ep"))
-    several = core["accumulation"] > ACCUMULATIONS, core["dp"] * core["cp"] > 1
-    columns = [*sizes, *several, shard, space.pipe["schedule"][rows.pipe], rows.offload]
-    _, first, inverse = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
+    t = space.table(rows)
+    sizes, many = (t.tp, t.pp, t.cp, t.cp_kind, t.ep, t.zero_stage), t.accumulation > ACCUMULATIONS
+    columns = np.stack([*sizes, t.schedule, t.offload, many, t.dp * t.cp > 1])
+    _, first, inverse = np.unique(columns, axis=1, return_index=True, return_inverse=True)
     counts = np.array([min(len(unusual(_request(space, rows, i))), MOST) for i in first.tolist()])
     return np.asarray((1 + EACH) ** counts[inverse.reshape(-1)])
 
 
 def _request(space: Space, rows: Rows, i: int) -> Request:
     """Row `i` as far as it matters here."""
-    tp, pp, cp, ep = (int(space.core[axis][rows.core[i]]) for axis in ("tp", "pp", "cp", "ep"))
-    return replace(
-        space.template,
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        ep=ep,
-        cp_kind=CP_KINDS[space.core["cp_kind"][rows.core[i]]],
-        accumulation=float(space.core["accumulation"][rows.core[i]]),
-        zero_stage=int(space.shard["zero_stage"][rows.shard[i]]),
-        schedule=SCHEDULES[space.pipe["schedule"][rows.pipe[i]]],
-        offload=OFFLOADS[space.offloads[rows.offload[i]]],
-    )
+    keys, axes = space.keys(rows, i), ("tp", "pp", "cp", "cp_kind", "ep", "zero_stage", "schedule", "offload")
+    accumulation = float(space.core["accumulation"][rows.core[i]])
+    return replace(space.template, accumulation=accumulation, **{axis: keys[axis] for axis in axes})

@@ -16,6 +16,7 @@ from typing import Any
 from scalewright.plan.defaults import complete, usual_schedule
 from scalewright.plan.explain import smallest_fix
 from scalewright.plan.frameworks import OURS, of_framework
+from scalewright.plan.predict import together
 from scalewright.plan.records import LayoutKeys
 from scalewright.plan.search.axes import AXES
 from scalewright.plan.search.choices import Choice, Plan
@@ -71,7 +72,7 @@ def _verdict(
         if fitting.untrainable and plan.template.framework.name == OURS:
             why += f"; {fitting.untrainable}"
         return {"asked": given, "verdict": verdict, **entry, "why": why}
-    fix = smallest_fix(unlimited.prediction, plan.goal.c)
+    (fix,) = together([smallest_fix(unlimited.prediction)], plan.goal.c)
     why = f"{words}: {entry['why']}"
     if fix is not None and fix["fits"]:
         more = 100 * (fix["step_time_s"] / best.prediction.step_time_s - 1)

@@ -152,9 +152,16 @@ def _device(data: Any) -> DeviceSpec:
 
 
 @lru_cache(maxsize=1)
+def _written() -> dict[str, dict[str, Any]]:
+    """The presets as written, by name."""
+    entries: dict[str, dict[str, Any]] = read_yaml(DATA / "clusters.yaml")
+    return entries
+
+
+@lru_cache(maxsize=1)
 def _entries() -> tuple[dict[str, dict[str, object]], dict[str, str]]:
-    """The presets as written, by name; and their names by folded name or alias."""
-    written = read_yaml(DATA / "clusters.yaml")
+    """The presets without their aliases, by name; and their names by folded name or alias."""
+    written = _written()
     names = once((fold(alias), name) for name, keys in written.items() for alias in (name, *keys.get("aliases", ())))
     entries = {name: {"name": name, **keys} for name, keys in written.items()}
     for entry in entries.values():
@@ -174,8 +181,7 @@ def cluster_presets() -> dict[str, ClusterSpec]:
 
 def cluster_names() -> list[str]:
     """Every name that `load_cluster` takes, besides paths: presets, their aliases, devices, `local`."""
-    entries = read_yaml(DATA / "clusters.yaml")
-    presets = [alias for name, entry in entries.items() for alias in (name, *entry.get("aliases", ()))]
+    presets = [alias for name, entry in _written().items() for alias in (name, *entry.get("aliases", ()))]
     return list(dict.fromkeys([*presets, *device_names(), LOCAL]))
 
 

@@ -128,8 +128,8 @@ def expect(resolved: Resolved) -> Expectation:
         return Expectation(note=str(error))
     except Exception as error:  # a planner that fails is no reason not to train
         return Expectation(note=f"{type(error).__name__}: {error}")
-    times = prediction.number("p10"), prediction.step_time_s, prediction.number("p90")
-    return Expectation(*times, prediction.breakdown, prediction.memory_gib, prediction.comm_bytes, note)
+    (low, high), seconds = prediction.band_s, prediction.step_time_s
+    return Expectation(low, seconds, high, prediction.breakdown, prediction.memory_gib, prediction.comm_bytes, note)
 
 
 def _place(run: RunSpec) -> tuple[ClusterSpec | None, str]:
