@@ -127,7 +127,7 @@ def answer(
     notes, total, request = [*assumed, *prediction.request.assumed], None, prediction.request
     if run is not None and run.tokens is not None:
         total = run.total(prediction)
-        notes += run.assumed(request.devices)
+        notes += run.assumed(request)
     if not explain:
         return PredictionAnswer(prediction, notes, None, total, unread)
     ways = ablation(prediction), what_if(prediction), smallest_fix(prediction), evidence(prediction)

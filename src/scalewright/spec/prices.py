@@ -208,36 +208,36 @@ def regions() -> list[str]:
     return [*_data()["grid"]["regions"], *_data()["grid"]["countries"]]
 
 
-def footprint(device_hours: float, device: Named, region: str | None = None, pue: float | None = None) -> Footprint:
+def footprint(
+    device_hours: float | Band, device: Named, region: str | None = None, pue: float | None = None
+) -> Footprint:
     """kWh and kg of CO2 of so many hours of one device, with what they assume. Raises UserError.
 
     `device`: a device or a cluster, or its name. `region`: of `regions()`; None: the median region of data
     centres, with the range over all. `pue`: the site's; None: from the best large operators to the average of all.
     """
     identifier, _ = _resolve(device)
+    hours = device_hours if isinstance(device_hours, Band) else Band(device_hours, device_hours, device_hours)
     watts, source = device_power(identifier)
     power = _data()["power"]
     load = _three(power["load"])
     host = _longest(power["host_w"], identifier)
     hosts = Band(*(share * watts for share in host["share"])) if "share" in host else _three(host)
-    network = _longest(power["network_w"], identifier)
-    it = [(watts * part + other + network["value"]) / power["supply"]["value"] for part, other in _pairs(load, hosts)]
+    network = _longest(power["network_w"], identifier)["value"]
+    it = Band(*((watts * part + other + network) / power["supply"]["value"] for part, other in _pairs(load, hosts)))
     site = _three(power["pue"]) if pue is None else Band(pue, pue, pue)
     if not (math.isfinite(site.median) and 1 <= site.median <= 10):
         raise UserError(f"pue is {site.median:g}", "--pue", "give all of the site's power over its computers', as 1.2")
-    grams, grid_words = _grams(region)
-    kwh = _product((Band(*it), site)).times(device_hours / 1000)
-    co2 = _product((Band(*it), site, grams)).times(device_hours / 1e6)
-    assumed = [
-        f"{identifier} draws {load.low:.0%} to {load.high:.0%} of {watts:g} W ({source})",
-        f"host {hosts.low:.0f} to {hosts.high:.0f} W a device, network {network['value']:g} W ({host['source']})",
-        grid_words,
-    ]
-    if pue is None:
-        assumed.insert(
-            2, f"PUE {site.low:g} to {site.high:g}, median {site.median:g} ({power['pue']['median']['source']})"
-        )
-    return Footprint(kwh, co2, device_hours * watts / 1000, tuple(assumed))
+    grams, grid = _grams(region)
+    site_words = [] if pue is not None else [f"PUE {site.low:g} to {site.high:g}"]
+    limit = f"{load.low:.0%} to {load.high:.0%} of {watts:g} W ({source})"
+    rest = f"{hosts.low:.0f} to {hosts.high:.0f} W of its host, {network:g} W of network"
+    return Footprint(
+        energy_kwh=product(it, site, hours).times(1e-3),
+        co2_kg=product(it, site, hours, grams).times(1e-6),
+        device_kwh=hours.median * watts / 1000,
+        assumed=(", ".join([f"energy: {identifier} draws {limit}", rest, *site_words]), grid),
+    )
 
 
 def _grams(region: str | None) -> tuple[Band, str]:
@@ -269,10 +269,11 @@ def _pairs(one: Band, other: Band) -> Iterable[tuple[float, float]]:
     return ((one.low, other.low), (one.median, other.median), (one.high, other.high))
 
 
-def _product(factors: Iterable[Band]) -> Band:
+def product(*factors: Band) -> Band:
     """A product of independent factors: ratios to the medians add as squares of logarithms."""
-    bands = list(factors)
-    middle = math.prod(band.median for band in bands)
-    below = math.hypot(*(math.log(band.median / band.low) for band in bands))
-    above = math.hypot(*(math.log(band.high / band.median) for band in bands))
+    middle = math.prod(band.median for band in factors)
+    if middle == 0:  # a price may be
+        return Band(0.0, 0.0, 0.0)
+    below = math.hypot(*(math.log(band.median / band.low) for band in factors if band.low > 0))
+    above = math.hypot(*(math.log(band.high / band.median) for band in factors))
     return Band(middle * math.exp(-below), middle, middle * math.exp(above))
