@@ -238,6 +238,35 @@ def _beside(cost: Mapping[str, Any], best: float) -> dict[str, object]:
     }
 
 
+def goodput(
+    source: str | Path | None = None, *, devices: int | None = None, cluster: str | ClusterSpec | None = None,
+    params: float | None = None, save_s: float | None = None, restart_s: float | None = None,
+    detect_s: float | None = None, failures_per_device_hour: float | None = None, interval_s: float | None = None,
+    spares: int | None = None, storage_bytes_per_s: float | None = None, days: float | None = None,
+    price: float | None = None, currency: str | None = None, prices: str | None = None, commitment: str | None = None,
+    cloud: str | None = None, region: str | None = None, trials: int = 200, seed: int = 0,
+) -> Answer:  # fmt: skip
+    """The share of a run's time that trains, and what takes the rest: the keys of `scalewright goodput --json`.
+
+    `source`: a run file, or a run's folder, whose own ledger is in the answer; or neither, with `devices`. `params`
+    are those of the model (12 bytes each in a checkpoint), `storage_bytes_per_s` what all devices write together,
+    `days` days of work. What isn't given is usual (goodput/setting.py), or by the list (`price`). Raises UserError.
+    """
+    from scalewright.answers import Answer
+    from scalewright.goodput.answer import answer
+    from scalewright.goodput.facts import paid, read_facts
+    from scalewright.goodput.setting import Asked
+    from scalewright.plan.whole_run import Market
+
+    asked = Asked(
+        devices, save_s, restart_s, detect_s, failures_per_device_hour, interval_s, spares, storage_bytes_per_s, days,
+    )  # fmt: skip
+    asked.check()
+    facts = read_facts(source, cluster, devices, params)
+    money = paid(facts, price, currency, Market(prices, commitment, cloud, region))
+    return Answer(answer(asked, facts.run, money, step=facts.step, ledger=facts.ledger, trials=trials, seed=seed))
+
+
 def train(
     run: str | Path | dict[str, Any] | RunSpec, overrides: Overrides = (), *, steps: int | None = None,
     simulate: bool = False, quiet: bool = False, force: bool = False, memory_check: bool = True,

@@ -35,8 +35,8 @@ def renewal_goodput(interval_s: float, save_s: float, restart_s: float, mtbf_s: 
 
 def best_interval(save_s: float, mtbf_s: float) -> float:
     """Seconds of work between saves at which the renewal form is largest; 0 where a save costs nothing."""
-    low, high = 0.0, 1.0
-    for _ in range(200):  # (1 - x) e^x falls from 1 to 0 on [0, 1]
+    low, high = 0.0, 1 - 2.0**-53
+    for _ in range(100):  # (1 - x) e^x falls from 1 to 0 on [0, 1]
         x = (low + high) / 2
         low, high = (x, high) if math.log1p(-x) + x > -save_s / mtbf_s else (low, x)
     return (low + high) / 2 * mtbf_s
