@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 99_260, 686  # of all kinds, in Python files
+LINES, FILES = 99_275, 686  # of all kinds, in Python files
 
 BUDGET = {
     "accept": 470,
@@ -24,7 +24,7 @@ BUDGET = {
     "dry_run": 1_060,  # kinds of memory as a plan has them
     "emit": 9_035,  # bash/: scripts followed as bash would, bounded; trainers' words are data; published scripts
     "evaluate": 210,
-    "goodput": 600,
+    "goodput": 610,
     "launch": 3_818,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine
@@ -32,7 +32,7 @@ BUDGET = {
     "parallel": 3_440,
     "parity": 790,
     "plan": 7_755,  # money, energy and failures; releases, networks, precisions as axes, bands of what no fit saw
-    "report": 4_122,  # what a total leaves out; fewer bits, what is unusual
+    "report": 4_124,  # what a total leaves out; fewer bits, what is unusual
     "serve": 360,
     "spec": 6_925,  # six families; networks; all mistakes at once; what trainers recompute; prices and energy
     "track": 1_190,  # a line before silence

@@ -68,7 +68,9 @@ def answer(
             {"interval_s": change * setting.best_s, "goodput": _renewal(setting, change * setting.best_s)}
             for change in CHANGES
         ],
+        "state_bytes": setting.state_bytes,
         "save_s": setting.save_s,
+        "written_s": setting.written_s,
         "restart_s": setting.found_s + setting.restart_s,
         "failures": float(np.median(found.stops)),
         "mtbf_h": setting.mtbf_s / 3600,

@@ -104,6 +104,8 @@ class Setting:
     lemon_share: float = 0.0  # of stops
     strikes: float = 3.0
     best_s: float = 0.0  # the best interval of work between saves
+    state_bytes: float = 0.0  # of a save
+    written_s: float = 0.0  # until a save is on storage, or read from it
     assumed: tuple[str, ...] = field(default=())
 
     @property
@@ -164,6 +166,7 @@ def make_setting(asked: Asked, run: Run) -> Setting:
     setting = Setting(
         devices=devices, nodes=ceil(devices / run.per_node), work_s=work, interval_s=interval or best, save_s=save,
         restart_s=restart, rate=rate, causes=causes, evaluation=run.evaluation, spares=asked.spares, best_s=best,
+        state_bytes=base.device_bytes * devices if run.state_bytes is None else run.state_bytes, written_s=written,
     )  # fmt: skip
     if asked.rate is None:
         setting = replace(setting, **_usual_stops(base, notes))

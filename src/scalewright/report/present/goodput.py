@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scalewright.report.present.blocks import Bar, Bars, Block, Line, Note, Shown, Table
-from scalewright.spec.common.formatting import counted, duration, share, short_time
+from scalewright.spec.common.formatting import counted, duration, metric, share, short_time
 
 PARTS = {
     "work": "work done again", "save": "saves", "detect": "until found", "restart": "restarts",
@@ -27,7 +27,10 @@ def _head(answer: Mapping[str, Any]) -> Iterator[Line]:
     there, best = answer["closed_form"], max(row["goodput"] for row in answer["intervals"])
     gain = f", {share(best)} in place of {share(there)} by the closed form" if best - there > 5e-4 else ""
     every = f"every {_time(answer['best_interval_s'])}{steps} of work is best{gain}"
-    yield Line("save", f"{every}; a save takes {short_time(answer['save_s'])}")
+    stall, written = short_time(answer["save_s"]), short_time(answer["written_s"])
+    later = answer["written_s"] > 1.5 * answer["save_s"]
+    takes = f"{stall} of the run, and is written after {written}" if later else stall
+    yield Line("save", f"{every}; a save of {metric(answer['state_bytes'], 'B')} takes {takes}")
     if answer["failures"] is not None:
         stops = f"{answer['failures']:,.0f} stops, one in {_time(3600 * answer['mtbf_h'])}"
         yield Line("stops", f"{stops}; a restart takes {short_time(answer['restart_s'])} with what finds it")
