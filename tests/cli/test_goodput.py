@@ -82,6 +82,7 @@ def test_the_terminal_says_what_to_do(call_cli):
         (["--devices", "8", "--params", "0"], "params is 0"),
         (["--devices", "8", "--trials", "0"], "trials is 0"),
         (["--devices", "8", "--price", "-1"], "price is -1"),
+        (["--devices", "8", "--price", "2", "--currency", "euros"], "currency is 'euros'"),
         (["nowhere.yaml"], "no such run file or folder"),
         (["."], "events.jsonl has no start of a run"),
     ],

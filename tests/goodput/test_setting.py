@@ -51,6 +51,8 @@ def test_more_devices_want_more_spares_and_few_want_none() -> None:
     assert counts[0] == 0
     assert 1 <= counts[2] <= 5
     assert counts[3] < 16384 / 8 * 0.05  # 5% is what is often advised
+    away = 43_000 / 3600 * 10**7 * usual().rate * 2.77  # of ten million devices: more than e^700 can count
+    assert make_setting(Asked(10**7), Run()).best_spares == pytest.approx(away, rel=0.15)
 
 
 def test_a_run_file_has_its_state_its_saves_and_its_steps(tmp_path: Path) -> None:

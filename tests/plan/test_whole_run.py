@@ -53,6 +53,8 @@ def test_energy_is_that_of_its_hours_in_its_region() -> None:
 
 
 def test_a_device_without_a_price_has_none_and_a_cpu_no_power() -> None:
-    h800 = predict("llama-3.1-8b", "hgx-h800", {"devices": 8}, 4096, tokens=1e12, explain=False)["total"]
-    assert (h800["cost"], h800["currency"]) == (None, None)
-    assert h800["energy_kwh"]["p50"] > 0
+    answer = predict("llama-3.1-8b", "hgx-h800", {"devices": 8}, 4096, tokens=1e12, explain=False)
+    total = answer["total"]
+    assert (total["cost"], total["currency"]) == (None, None)
+    assert total["energy_kwh"]["p50"] > 0
+    assert "no cost: no price of h800-sxm is known (--price)" in answer["assumed"]

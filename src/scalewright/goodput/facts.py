@@ -14,7 +14,7 @@ from scalewright.goodput.answer import Paid
 from scalewright.goodput.ledger import Ledger, read_ledger
 from scalewright.goodput.setting import Run
 from scalewright.plan.predict import price
-from scalewright.plan.whole_run import MOST_PRICE, USUAL_CURRENCY, WEIGHT_BYTES, Market, WholeRun
+from scalewright.plan.whole_run import USUAL_CURRENCY, WEIGHT_BYTES, Market, WholeRun
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import LOCAL, ClusterSpec, load_cluster
 from scalewright.spec.prices import Band
@@ -120,18 +120,19 @@ def _step(run: RunSpec, place: ClusterSpec, source: str, devices: int | None) ->
 
 def paid(facts: Facts, price: float | None, currency: str | None, market: Market) -> Paid:
     """What its device-hours cost: the given price, the cluster's, or the list's. Raises UserError."""
-    if price is not None and not 0 <= price <= MOST_PRICE:
-        raise UserError(f"price is {price:g}", "--price", "give what one device costs an hour, such as 2.5")
+    whole = WholeRun(tokens=1.0, price=price, currency=currency, market=market)
+    whole.check()
     if facts.cluster is None:
         if market != Market():
             raise UserError("prices and grids need a device", "--cluster", "add --cluster dgx-h100, or --price 2.5")
         alone = None if price is None else Band(price, price, price)
         return Paid(alone, (currency or USUAL_CURRENCY).upper(), notes=facts.notes)
-    whole = WholeRun(tokens=1.0, price=price, currency=currency, market=market).on(facts.cluster)
+    whole = whole.on(facts.cluster)
     if whole.price is not None:
         given = Band(whole.price, whole.price, whole.price)
         return Paid(given, (currency or USUAL_CURRENCY).upper(), whole.cluster, market.region, facts.notes)
     if whole.listed is None:
-        return Paid(None, None, whole.cluster, market.region, facts.notes)
+        unpriced = f"no cost: no price of {facts.cluster.device.id} is known (--price)"
+        return Paid(None, None, whole.cluster, market.region, (*facts.notes, unpriced))
     words = f"price: {whole.listed.words}: a list's; --price gives yours"
     return Paid(whole.listed, whole.listed.currency, whole.cluster, market.region, (*facts.notes, words))

@@ -11,7 +11,7 @@ So a run with all three is the renewal process of plan/reliability.py, which sim
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import ceil, exp, isfinite
+from math import ceil, exp, isfinite, lgamma, log
 from typing import Any
 
 from scalewright.plan.reliability import FOREVER, Usual, best_interval, failures, mtbf_s, usual
@@ -58,7 +58,11 @@ class Asked:
             "rate": (0.0, "--failures-per-device-hour", "give stops of a device in an hour, such as 2e-5"),
             "spares": (0.0, "--spares", "give spare nodes, 0 or more"),
             "interval_s": (1e-3, "--interval-s", "give seconds of work between saves, such as 1800"),
-            "storage": (1e3, "--storage", "give bytes that all devices write together in a second, such as 50GB/s"),
+            "storage": (
+                1e3,
+                "--storage-bytes-per-s",
+                "give bytes that all devices write together in a second, such as 50GB/s",
+            ),
             "days": (1e-3, "--days", "give days of work, such as 30"),
         }
         for name, (least, flag, how) in bounds.items():
@@ -126,13 +130,12 @@ class Setting:
         waits a P(away >= K) / (K + 1) of its time.
         """
         away = sum(cause.share * cause.away_s for cause in self.causes) / self.mtbf_s * exp(P90 * self.spread)
-        most = int(away + 10 * away**0.5) + 2
-        term, below, costs = exp(-min(away, 700.0)), 0.0, []
-        for spares in range(most):
-            waiting = away * max(1 - below, 0.0) / (spares + 1)
-            costs.append((1 + spares / self.nodes) * (1 + waiting))
-            below, term = below + term, term * away / (spares + 1)
-        return costs.index(min(costs))
+        reach = 10 * away**0.5 + 2  # with fewer, nearly every stop waits: then none at all is as good
+        costs, below = {0: 1 + away}, 0.0
+        for spares in range(max(0, int(away - reach)), int(away + reach)):
+            costs[spares] = (1 + spares / self.nodes) * (1 + away * max(1 - below, 0.0) / (spares + 1))
+            below += exp(spares * log(away) - away - lgamma(spares + 1)) if away else 1.0
+        return min(costs, key=lambda spares: costs[spares])
 
 
 def make_setting(asked: Asked, run: Run) -> Setting:
@@ -190,7 +193,7 @@ def _save(asked: Asked, run: Run, devices: int, base: Usual, notes: list[str]) -
     else:
         written = base.save_s(state, devices)
         if asked.save_s is None and run.save_s is None:
-            notes.append(f"storage that takes {base.device_rate / 1e9:g} GB/s from each device (--storage)")
+            notes.append(f"storage that takes {base.device_rate / 1e9:g} GB/s from each device (--storage-bytes-per-s)")
     if asked.save_s is not None:
         return asked.save_s, asked.save_s if run.state_bytes is None and asked.storage is None else written
     if run.save_s is not None:

@@ -137,6 +137,8 @@ class WholeRun:
         lines = [f"currency {USUAL_CURRENCY}"] if self.price is not None and self.currency is None else []
         if self.listed is not None and self.price is None:
             lines.append(f"price: {self.listed.words}: a list's; --price gives yours")
+        elif self.price is None and self.cluster is not None:
+            lines.append(f"no cost: no price of {self.cluster.device.id} is known (--price)")
         if self.goodput is None:
             share = f"{100 * self.goodput_of(request):.4g}%"
             lines.append(f"goodput {share} (failures as in Llama 3's run, saves at their best interval)")
