@@ -38,24 +38,27 @@ def predict(
     layout: Layout | Mapping[str, Any] | None = None, seq_len: int | None = None, *, framework: str | None = None,
     software_version: str | None = None, options: Mapping[str, str] | None = None, optimizer: str | None = None,
     diloco: Mapping[str, Any] | None = None, tokens: float | None = None, price: float | None = None,
-    currency: str | None = None, goodput: float | None = None, explain: bool = True, **keys: Any,
+    currency: str | None = None, goodput: float | None = None, prices: str | None = None,
+    commitment: str | None = None, cloud: str | None = None, region: str | None = None, explain: bool = True,
+    **keys: Any,
 ) -> Answer:  # fmt: skip
     """What one layout costs: the keys of `scalewright predict --json`. Raises UserError.
 
     `model`: or a whole run, as `read` gives it. `keys` are keys of the layout, in the place of `layout` or
     over it; `optimizer` and `diloco` are a run file's `optimizer.name` (or your own: `mine:Lion,lr=1e-3`, which
     is run to measure it) and `diloco`. `price` is of a device and hour, `goodput` the share of the time that
-    isn't lost to failures (plan/whole_run.py).
+    isn't lost to failures (plan/whole_run.py); without a price it is looked up by `commitment` and `cloud`, in
+    your file `prices` first. `region` has the grid whose CO2 is counted (spec/prices.py).
     """
     from scalewright.answers import Answer
     from scalewright.plan import defaults
     from scalewright.plan.answer import answer
     from scalewright.plan.ask import ask
     from scalewright.plan.predict import price as price_question
-    from scalewright.plan.whole_run import WholeRun
+    from scalewright.plan.whole_run import Market, WholeRun
     from scalewright.spec.diloco import check_diloco
 
-    run = WholeRun(tokens, price, currency, goodput)
+    run = WholeRun(tokens, price, currency, goodput, Market(prices, commitment, cloud, region))
     run.check()
     given = {**_given(layout), **{key: value for key, value in keys.items() if value is not None}}
     place = find_place(cluster, given.get("devices"))
@@ -79,8 +82,7 @@ def predict(
     said = {*stated, *(note.split()[0] for note in filled)}
     left = defaults.assumptions(said, full, prediction.request)
     assumed = [*notes.length, *sizes, *filled, *left, *notes.used(full.devices, place)]
-    if tokens is not None and cluster != "local":
-        run = run.priced_at(place.price_per_device_hour)
+    run = run.on(place)
     unread = [item._asdict() for item in question.unread]
     return Answer(answer(prediction, run=run, explain=explain, assumed=assumed, unread=unread).dump())
 
@@ -120,6 +122,7 @@ def plan(
     precision: str = "auto", framework: str | None = None, software_version: str | None = None,
     options: Mapping[str, str] | None = None, optimizer: str | None = None, diloco: Mapping[str, Any] | None = None,
     tokens: float | None = None, price: float | None = None, currency: str | None = None, goodput: float | None = None,
+    prices: str | None = None, commitment: str | None = None, cloud: str | None = None, region: str | None = None,
     scaling: Sequence[int] | None = None, why_not: Mapping[str, Any] | None = None,
     yours: Layout | Mapping[str, Any] | None = None, out: str | Path | None = None, force: bool = False,
     data: str | None = None, emit: bool = False, explain: bool = True, tell: Callable[[int, int], None] | None = None,
@@ -139,7 +142,7 @@ def plan(
     from scalewright.plan import defaults
     from scalewright.plan.ask import answer_plan, ask
     from scalewright.plan.search.objective import Goal
-    from scalewright.plan.whole_run import WholeRun
+    from scalewright.plan.whole_run import Market, WholeRun
     from scalewright.spec.question import Question
 
     if emit:  # refused at once, not after the search
@@ -173,8 +176,8 @@ def plan(
         cost = predict(question, place, {**sized, **yours} if isinstance(yours, Mapping) else yours)
     answer = answer_plan(
         question, goal, [*assumed, *filled, *notes.used(max([goal.devices, *counts]), place)],
-        run=WholeRun(tokens, price, currency, goodput), counts=counts, why_not=why_not,
-        out=None if emit else out, data=data, explain=explain, tell=tell, stop=stop, force=force,
+        run=WholeRun(tokens, price, currency, goodput, Market(prices, commitment, cloud, region)), counts=counts,
+        why_not=why_not, out=None if emit else out, data=data, explain=explain, tell=tell, stop=stop, force=force,
     )  # fmt: skip
     if cost is not None:
         answer = replace(answer, yours=_beside(cost, answer.plan.best[0].prediction.tokens_per_s))
@@ -233,6 +236,35 @@ def _beside(cost: Mapping[str, Any], best: float) -> dict[str, object]:
         "gain_pct": 100 * (best / cost["tokens_per_s"] - 1),
         "changes": [row for row in changes if not row["change"].endswith(TOO_LARGE)],
     }
+
+
+def goodput(
+    source: str | Path | None = None, *, devices: int | None = None, cluster: str | ClusterSpec | None = None,
+    params: float | None = None, save_s: float | None = None, restart_s: float | None = None,
+    detect_s: float | None = None, failures_per_device_hour: float | None = None, interval_s: float | None = None,
+    spares: int | None = None, storage_bytes_per_s: float | None = None, days: float | None = None,
+    price: float | None = None, currency: str | None = None, prices: str | None = None, commitment: str | None = None,
+    cloud: str | None = None, region: str | None = None, trials: int = 200, seed: int = 0,
+) -> Answer:  # fmt: skip
+    """The share of a run's time that trains, and what takes the rest: the keys of `scalewright goodput --json`.
+
+    `source`: a run file, or a run's folder, whose own ledger is in the answer; or neither, with `devices`. `params`
+    are those of the model (12 bytes each in a checkpoint), `storage_bytes_per_s` what all devices write together,
+    `days` days of work. What isn't given is usual (goodput/setting.py), or by the list (`price`). Raises UserError.
+    """
+    from scalewright.answers import Answer
+    from scalewright.goodput.answer import answer
+    from scalewright.goodput.facts import paid, read_facts
+    from scalewright.goodput.setting import Asked
+    from scalewright.plan.whole_run import Market
+
+    asked = Asked(
+        devices, save_s, restart_s, detect_s, failures_per_device_hour, interval_s, spares, storage_bytes_per_s, days,
+    )  # fmt: skip
+    asked.check()
+    facts = read_facts(source, cluster, devices, params)
+    money = paid(facts, price, currency, Market(prices, commitment, cloud, region))
+    return Answer(answer(asked, facts.run, money, step=facts.step, ledger=facts.ledger, trials=trials, seed=seed))
 
 
 def train(

@@ -1,33 +1,60 @@
-"""Failures of a whole run: the default goodput is Llama 3's at its size, and falls with the devices."""
+"""A whole run: its days with failures, its money by a price or a list, its electricity; bands of all."""
 
 from __future__ import annotations
 
 import pytest
 
-from scalewright.plan.whole_run import usual_goodput
-
-
-def test_the_usual_goodput_is_that_of_llama_3() -> None:
-    """More than 90% of the time was effective on 16,384 H100."""
-    assert usual_goodput(16384) == pytest.approx(0.9, abs=0.005)
-
-
-def test_it_falls_with_the_devices_and_stays_above_0() -> None:
-    shares = [usual_goodput(count) for count in (1, 8, 1024, 16384, 10**7)]
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] > 0.9999
-    assert shares[-1] > 0
+from scalewright.api import predict
+from scalewright.spec.errors import UserError
+from scalewright.spec.prices import footprint, price_of
 
 
 @pytest.mark.parametrize("price", [None, 2.5])
 def test_totals_have_the_band_of_the_step(price: float | None) -> None:
-    """What is asked for p90 of a step is p90 of the whole run's days, hours and cost."""
-    from scalewright.api import predict
-
+    """What is asked for p90 of a step is p90 of the whole run's days and hours; so of its cost by a price."""
     given = {"tokens": 1e12, "price": price} if price else {"tokens": 1e12}
     answer = predict("llama-3.1-8b", "dgx-h100", {"devices": 64}, 8192, **given)
     total, step = answer["total"], answer["step_time_s"]
-    assert set(total["band"]) == {"days", "device_hours"} | ({"cost"} if price else set())
-    for key, band in total["band"].items():
+    assert set(total["band"]) == {"days", "device_hours", "cost"}
+    for key in ("days", "device_hours", *(["cost"] if price else [])):
         for name in ("p10", "p90"):
-            assert band[name] / total[key] == pytest.approx(step[name] / step["p50"])
+            assert total["band"][key][name] / total[key] == pytest.approx(step[name] / step["p50"])
+
+
+def test_without_a_price_the_list_s_range_widens_the_band() -> None:
+    answer = predict("llama-3.1-8b", "dgx-h100", {"devices": 64}, 8192, tokens=1e12)
+    total, listed = answer["total"], price_of("h100")
+    assert total["cost"] == pytest.approx(total["device_hours"] * listed.median)
+    assert total["currency"] == "USD"
+    hours, cost = total["band"]["device_hours"], total["band"]["cost"]
+    assert cost["p90"] / total["cost"] > hours["p90"] / total["device_hours"]
+    assert cost["p90"] / total["cost"] < hours["p90"] / total["device_hours"] * listed.high / listed.median
+    assert any(listed.words in line for line in answer["assumed"])
+
+
+def test_the_cloud_of_a_cluster_and_the_terms_that_are_asked_for_have_their_price() -> None:
+    asked = ("llama-3.1-8b", "aws-p5", {"devices": 8}, 4096)
+    total = predict(*asked, tokens=1e12, explain=False)["total"]
+    assert total["cost"] == pytest.approx(6.88 * total["device_hours"])
+    year = predict(*asked, tokens=1e12, commitment="reserved_1y", cloud="neoclouds", explain=False)["total"]
+    assert year["cost"] == pytest.approx(2.35 * year["device_hours"])
+    with pytest.raises(UserError, match="no price of h100-sxm, spot by aws"):
+        predict(*asked, tokens=1e12, commitment="spot", cloud="aws", explain=False)
+    with pytest.raises(UserError, match="region is given without tokens"):
+        predict(*asked, region="fr")
+
+
+def test_energy_is_that_of_its_hours_in_its_region() -> None:
+    total = predict("llama-3.1-8b", "dgx-h100", {"devices": 64}, 8192, tokens=1e12, region="fr", explain=False)["total"]
+    alone = footprint(total["device_hours"], "h100", "fr")
+    assert total["energy_kwh"]["p50"] == pytest.approx(alone.energy_kwh.median)
+    assert total["co2_kg"]["p50"] == pytest.approx(total["energy_kwh"]["p50"] * 0.044)
+    assert total["energy_kwh"]["p90"] > alone.energy_kwh.high  # the step's band is in it
+
+
+def test_a_device_without_a_price_has_none_and_a_cpu_no_power() -> None:
+    answer = predict("llama-3.1-8b", "hgx-h800", {"devices": 8}, 4096, tokens=1e12, explain=False)
+    total = answer["total"]
+    assert (total["cost"], total["currency"]) == (None, None)
+    assert total["energy_kwh"]["p50"] > 0
+    assert "no cost: no price of h800-sxm is known (--price)" in answer["assumed"]

@@ -138,8 +138,8 @@ def answers(
     priced = run if run is not None and run.tokens is not None else None
     made = []
     for prediction, why in zip(predictions, reasons(predictions) if explain else repeat(None), strict=False):
-        devices = prediction.request.devices
-        notes = [*assumed, *prediction.request.assumed, *(priced.assumed(devices) if priced else [])]
+        request = prediction.request
+        notes = [*assumed, *request.assumed, *(priced.assumed(request) if priced else [])]
         made.append(PredictionAnswer(prediction, notes, why, priced.total(prediction) if priced else None, unread))
     return made
 

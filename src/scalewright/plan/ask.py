@@ -125,10 +125,10 @@ def answer_plan(
     run = run or WholeRun(price=goal.price)
     run.check(priced=goal.objective != "time")
     if question.cluster is not None:
-        run = run.priced_at(question.cluster.price_per_device_hour)
+        run = run.on(question.cluster)
     find = search_any if goal.precision == ANY else search
     plan = find(question, goal, tell=tell, stop=stop)
-    notes = [*assumed, *plan.assumed, *run.assumed(goal.devices)]
+    notes = [*assumed, *plan.assumed, *run.assumed(plan.best[0].prediction.request)]
     if (why := {"auto": "auto", ANY: "the fastest"}.get(goal.precision)) is not None:
         notes.append(f"precision {plan.template.precision} ({why})")
 

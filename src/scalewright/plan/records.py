@@ -50,9 +50,10 @@ class Stage(TypedDict):
 
 
 class Total(TypedDict):
-    """A whole run; the cost is None without a price. `band`: p10 and p90 of each, by the step time's alone.
+    """A whole run; the cost is None without a price, the power of a CPU. `band`: p10 and p90 of each.
 
-    `failures_device_hours`: what stops, restarts and lost work take of them; `left_out`: what isn't in any.
+    They are the step time's; the cost by a list has its range over clouds, too. `failures_device_hours`: what saves,
+    stops, restarts and lost work take; `left_out`: what isn't in any. kWh and kg of CO2 have p10, p50 and p90.
     """
 
     days: float
@@ -63,6 +64,8 @@ class Total(TypedDict):
     failures_device_hours: float
     left_out: str
     band: dict[str, dict[str, float]]
+    energy_kwh: dict[str, float] | None
+    co2_kg: dict[str, float] | None
 
 
 class Link(TypedDict):

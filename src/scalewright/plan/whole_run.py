@@ -1,30 +1,45 @@
-"""A whole run of a number of tokens: days, device-hours and cost, failures included.
+"""A whole run of a number of tokens: days, device-hours, money, electricity and CO2, failures included.
 
     days = tokens / tokens per second / 86,400 / goodput            device-hours = days x 24 x devices
-    goodput = share of the time that isn't lost to failures         cost = device-hours x price
+    goodput = share of the time that trains once                    money, kWh, CO2 = device-hours x spec/prices.py
 
-Without a stated goodput: 1 / (1 + devices x stops per device-hour x hours of a stop), of data/failures.yaml.
+Without a stated goodput: plan/reliability.py, of saves of this run's state at their best interval. Bands: p10 and p90
+of the step's time; money has the range over clouds beside it, kWh and CO2 those of hosts, sites and grids.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import isfinite
-from pathlib import Path
 
 from scalewright.plan.predict import Prediction
 from scalewright.plan.records import Total
-from scalewright.spec.base import read_yaml
+from scalewright.plan.reliability import usual_goodput
+from scalewright.plan.request import Request
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import ClusterSpec
+from scalewright.spec.prices import Band, Footprint, Price, footprint, price_of, product
+from scalewright.spec.tensors import count
 
-FILE = Path(__file__).parent / "data" / "failures.yaml"
 # DeepSeek-V3's report (2412.19437, table 1): 2.664M device-hours of pre-training, 119k of longer context, 5k later.
 OTHER_STAGES = "other stages (longer context, fine-tuning: 4.7% more in DeepSeek-V3's run)"
-LEFT_OUT = f"evaluation, writing of checkpoints, {OTHER_STAGES}, experiments, runs that failed"
+LEFT_OUT = f"evaluation, {OTHER_STAGES}, experiments, runs that failed"
 MOST_TOKENS, MOST_PRICE = 1e18, 1e6
 USUAL_CURRENCY = "USD"
+
+
+WEIGHT_BYTES = 4  # of a parameter in a checkpoint, beside the optimizer's states
+
+
+@dataclass(frozen=True)
+class Market:
+    """Where a price is looked up that isn't given, and whose electricity is used."""
+
+    prices: str | None = None  # a file
+    commitment: str | None = None
+    cloud: str | None = None
+    region: str | None = None
 
 
 @dataclass(frozen=True)
@@ -35,12 +50,16 @@ class WholeRun:
     price: float | None = None
     currency: str | None = None
     goodput: float | None = None
+    market: Market = Market()
+    listed: Price | None = None  # in place of a price that isn't given
+    cluster: ClusterSpec | None = None  # whose electricity is counted
 
     def check(self, priced: bool = False) -> None:
         """Raises UserError for impossible values; `priced`: the search uses the price even without tokens."""
         tokens, price, goodput = self.tokens, self.price, self.goodput
         if tokens is None:  # only the cost of a whole run uses these
             unused = {"price": None if priced else price, "currency": self.currency, "goodput": goodput}
+            unused |= vars(self.market)
             for flag, value in unused.items():
                 if value is not None:
                     how = f"add --tokens 1e12, those of the whole run: only its cost uses the {flag}"
@@ -56,46 +75,73 @@ class WholeRun:
         if self.currency is not None and not re.fullmatch("[A-Za-z]{3}", self.currency):
             raise UserError(f"currency is '{self.currency}'", "--currency", "give three letters, such as EUR")
 
-    def priced_at(self, price: float | None) -> WholeRun:
-        """The same, at the cluster's price where none was given."""
-        return self if self.price is not None else replace(self, price=price)
+    def on(self, cluster: ClusterSpec) -> WholeRun:
+        """The same at the cluster's own price, or the list's, where none was given; a CPU has neither price nor power.
+
+        Raises UserError where a price of a given commitment, cloud or file isn't there.
+        """
+        if self.tokens is None:
+            return self
+        asked, powered = self.market, cluster.device.kind not in ("cpu", "mps")
+        run = replace(self, cluster=cluster if powered else None)
+        looked_up = asked.prices or asked.commitment or asked.cloud
+        if run.price is None and not looked_up:
+            run = replace(run, price=cluster.price_per_device_hour)
+        if run.price is not None or not powered:
+            return run
+        try:
+            price = price_of(cluster, asked.commitment or "on_demand", asked.cloud, asked.prices)
+        except UserError:
+            if looked_up:
+                raise
+            return run
+        return replace(run, listed=price)
+
+    def goodput_of(self, request: Request) -> float:
+        """The share of the time that trains: as given, or by usual failures and saves of this run's state."""
+        if self.goodput is not None:
+            return self.goodput
+        state = count(request.model).total * (WEIGHT_BYTES + request.optimizer.each)
+        return usual_goodput(request.devices, state)
 
     def total(self, prediction: Prediction) -> Total:
-        """Days, device-hours and cost, with their currency and goodput; without a price the cost is None."""
+        """Days, device-hours, money, electricity and CO2; without a price the cost is None, of a CPU the power."""
         assert self.tokens is not None
         if self.price is None and self.currency is not None:
             raise UserError("currency is given without a price", "--currency", "add --price 2.5")
-        devices = prediction.request.devices
-        goodput = usual_goodput(devices) if self.goodput is None else self.goodput
-        days = self.tokens / prediction.tokens * prediction.step_time_s / 86400 / goodput
-        hours = days * 24 * devices
-        cost = None if self.price is None else hours * self.price
-        currency = None if self.price is None else (self.currency or USUAL_CURRENCY).upper()
-        usual: dict[str, float | None] = {"days": days, "device_hours": hours, "cost": cost}
-        low, high = (seconds / prediction.step_time_s for seconds in prediction.band_s)
-        band = {key: {"p10": value * low, "p90": value * high} for key, value in usual.items() if value is not None}
-        lost = hours * (1 - goodput)
+        devices, goodput = prediction.request.devices, self.goodput_of(prediction.request)
+        low, high = prediction.band_s
+        seconds = Band(low, prediction.step_time_s, high)
+        steps = self.tokens / prediction.tokens
+        days = seconds.times(steps / 86400 / goodput)
+        hours = days.times(24 * devices)
+        bands = {"days": days, "device_hours": hours}
+        currency, power = None, self._power(hours)
+        if self.price is not None:
+            bands["cost"], currency = hours.times(self.price), (self.currency or USUAL_CURRENCY).upper()
+        elif self.listed is not None:
+            bands["cost"], currency = product(hours, self.listed), self.listed.currency
         return Total(
-            days=days, device_hours=hours, cost=cost, currency=currency, goodput=goodput, band=band,
-            failures_device_hours=lost, left_out=LEFT_OUT,
+            days=days.median, device_hours=hours.median, cost=bands["cost"].median if "cost" in bands else None,
+            currency=currency, goodput=goodput, failures_device_hours=hours.median * (1 - goodput), left_out=LEFT_OUT,
+            band={name: {"p10": band.low, "p90": band.high} for name, band in bands.items()},
+            energy_kwh=power.energy_kwh.dump() if power else None, co2_kg=power.co2_kg.dump() if power else None,
         )  # fmt: skip
 
-    def assumed(self, devices: int) -> list[str]:
+    def _power(self, hours: Band) -> Footprint | None:
+        return footprint(hours, self.cluster, self.market.region) if self.cluster is not None else None
+
+    def assumed(self, request: Request) -> list[str]:
         """The defaults in use, in words."""
         if self.tokens is None:
             return []
-        money = [f"currency {USUAL_CURRENCY}"] if self.price is not None and self.currency is None else []
-        if self.goodput is not None:
-            return money
-        return [*money, f"goodput {100 * usual_goodput(devices):.4g}% (failures as in Llama 3's run)"]
-
-
-def usual_goodput(devices: int) -> float:
-    """The share of the time that a run on these devices trains, at the failure rates of failures.yaml."""
-    rates = _rates()
-    return 1 / (1 + devices * rates["stops_per_device_hour"] * rates["hours_of_a_stop"])
-
-
-@lru_cache(maxsize=1)
-def _rates() -> dict[str, float]:
-    return {name: float(entry["value"]) for name, entry in read_yaml(FILE).items()}
+        lines = [f"currency {USUAL_CURRENCY}"] if self.price is not None and self.currency is None else []
+        if self.listed is not None and self.price is None:
+            lines.append(f"price: {self.listed.words}: a list's; --price gives yours")
+        elif self.price is None and self.cluster is not None:
+            lines.append(f"no cost: no price of {self.cluster.device.id} is known (--price)")
+        if self.goodput is None:
+            share = f"{100 * self.goodput_of(request):.4g}%"
+            lines.append(f"goodput {share} (failures as in Llama 3's run, saves at their best interval)")
+        power = self._power(Band(1.0, 1.0, 1.0))
+        return [*lines, *(power.assumed if power else ())]

@@ -12,7 +12,9 @@ from scalewright.cli.output import only_answer, print_json, searching
 from scalewright.cli.terminal import show
 from scalewright.cli.verbs.predict import (
     LAYOUT,
+    Cloud,
     Cluster,
+    Commitment,
     Currency,
     Diloco,
     Framework,
@@ -22,6 +24,8 @@ from scalewright.cli.verbs.predict import (
     OptimizerName,
     Options,
     Price,
+    Prices,
+    Region,
     Tokens,
     Version,
     check_given,
@@ -71,6 +75,10 @@ def plan(
     price: Price = None,
     currency: Currency = None,
     goodput: Goodput = None,
+    prices: Prices = None,
+    commitment: Commitment = None,
+    cloud: Cloud = None,
+    region: Region = None,
     emit: Annotated[bool, flag("Your own file (--from) in the best layout: what changes in it.", "--emit")] = False,
     force: Force = False,
     everything: All = False,
@@ -102,8 +110,9 @@ def plan(
             objective=objective, fix=read_pairs(fix, "--fix", AXES), memory_headroom=memory_headroom, margin=margin,
             top=top, precision=precision, framework=framework, software_version=software_version,
             options=option_words(options), optimizer=optimizer, diloco=read_diloco(diloco), tokens=tokens, price=price,
-            currency=currency, goodput=goodput, scaling=counts, out=out, data=data, emit=emit, force=force, tell=tell,
-            stop=stop, why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None, yours=yours,
+            currency=currency, goodput=goodput, prices=prices, commitment=commitment, cloud=cloud, region=region,
+            scaling=counts, out=out, data=data, emit=emit, force=force, tell=tell, stop=stop,
+            why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None, yours=yours,
         )  # fmt: skip
     print_json(answer) if json else show(show_answer(answer), everything)
     if not answer["complete"]:

@@ -44,11 +44,18 @@ OptimizerName = Annotated[
 ]
 Diloco = Annotated[str | None, option("KEY=VALUE,...", "A run file's diloco: inner_steps=50,overlap=1.", "--diloco")]
 Tokens = Annotated[float | None, flag("Tokens of the whole run: gives days and device-hours.")]
-Price = Annotated[float | None, flag("Of one device for an hour: gives the cost, too.")]
+Price = Annotated[float | None, flag("Of one device for an hour; default: a dated list's, by cloud.")]
 Currency = Annotated[str | None, option("CODE", "Of the price: USD, EUR, ...")]
 Goodput = Annotated[
     float | None, flag("Share of the time that isn't lost to failures; default: by the number of devices.")
 ]
+
+Prices = Annotated[str | None, option("FILE", "Your price list, before the one that comes along.", "--prices")]
+Commitment = Annotated[
+    str | None, option("on_demand|reserved_1y|reserved_3y|block|spot", "Of the price; default: on_demand.")
+]
+Cloud = Annotated[str | None, option("NAME", "Whose price: aws, gcp, lambda, ...; default: their range.")]
+Region = Annotated[str | None, option("NAME", "Whose grid's CO2: us-east4, europe-west4, fr, world, ...")]
 
 
 def predict(
@@ -86,6 +93,10 @@ def predict(
     price: Price = None,
     currency: Currency = None,
     goodput: Goodput = None,
+    prices: Prices = None,
+    commitment: Commitment = None,
+    cloud: Cloud = None,
+    region: Region = None,
     batch: Annotated[str | None, option("FILE", "Predict a table, CSV or JSON lines; - is stdin.")] = None,
     everything: All = False,
     json: Json = False,
@@ -112,7 +123,8 @@ def predict(
         answer = ask(
             asked, place, keys, seq_len, framework=framework, software_version=software_version,
             options=option_words(options), optimizer=optimizer, diloco=read_diloco(diloco), tokens=tokens,
-            price=price, currency=currency, goodput=goodput,
+            price=price, currency=currency, goodput=goodput, prices=prices, commitment=commitment, cloud=cloud,
+            region=region,
         )  # fmt: skip
     if json:
         print_json(answer)

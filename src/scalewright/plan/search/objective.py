@@ -24,6 +24,7 @@ from scalewright.plan.constants import Constants
 from scalewright.plan.cost.timeline import PARTS
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.prices import device_power
 
 FILE = Path(__file__).parents[1] / "data" / "energy.yaml"
 OBJECTIVES = ("time", "cost", "energy", "tokens-per-dollar")
@@ -71,13 +72,11 @@ def make_objective(name: str, chip: Chip, devices: int, price: float | None) -> 
 
 def power(chip: Chip) -> tuple[float, dict[str, float], tuple[str, ...]]:
     """Watts of a device under load, the share of them that each kind of part draws, and the assumptions."""
-    data = read_yaml(FILE)
-    names = [name for name in data["power_w"] if chip.name.lower().startswith(name)]
-    watts = data["power_w"][max(names, key=len, default="other")]
-    shares = {name: float(entry["value"]) for name, entry in data["share"].items()}
-    lines = [f"{chip.name} draws {watts['value']} W under load ({watts['source']})"]
+    shares = {name: float(entry["value"]) for name, entry in read_yaml(FILE)["share"].items()}
+    watts, source = device_power(chip.name)
+    lines = [f"{chip.name} draws {watts:g} W under load ({source})"]
     lines += [f"{name} draws {value:.0%} of it" for name, value in shares.items()]
-    return float(watts["value"]), shares, tuple(lines)
+    return watts, shares, tuple(lines)
 
 
 @dataclass(frozen=True)

@@ -215,9 +215,15 @@ def _figures(best: Estimate) -> Iterator[Line]:
         bands = [words[name].format(*band) for name, band in ends.items() if len(band) == 2]
         if bands:
             yield Line("8 of 10", "take " + ", ".join(bands))
+        energy, co2 = total.part("energy_kwh").numbers(), total.part("co2_kg").numbers()
+        if len(energy) == len(co2) == 3:
+            kwh, kg = ([number for _, number in sorted(part.items())] for part in (energy, co2))
+            power = f"{kwh[1] / 1e3:,.4g} MWh ({kwh[0] / 1e3:,.4g}-{kwh[2] / 1e3:,.4g})"
+            text = f"{power}, {kg[1] / 1e3:,.4g} t of CO2 ({kg[0] / 1e3:,.4g}-{kg[2] / 1e3:,.4g})"
+            yield Line("energy", text)
         if left_out := total.text("left_out"):
             lost = total.number("failures_device_hours") or 0.0
-            yield Line("in it", f"stops and restarts, {lost:,.0f} device-hours; not in it: {left_out}")
+            yield Line("in it", f"saves, stops and restarts, {lost:,.0f} device-hours; not in it: {left_out}")
 
 
 def time_bars(best: Estimate) -> Bars:

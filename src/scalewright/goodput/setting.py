@@ -1,0 +1,237 @@
+"""The numbers of a run that decide its goodput: given ones, and usual ones of plan/data/failures.yaml.
+
+    given                         then
+    a rate of stops               it is all of them: no planned stops, no lemon nodes, no range of rates
+    seconds of a restart          they are all from a stop to work again: nothing is searched for, no node is awaited
+    seconds of a save             the run's checkpoint size and storage aren't used
+
+So a run with all three is the renewal process of plan/reliability.py, which simulation and closed form both give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import ceil, exp, isfinite, lgamma, log
+from typing import Any
+
+from scalewright.plan.reliability import FOREVER, Usual, best_interval, failures, mtbf_s, usual
+from scalewright.spec.common.formatting import counted, short_time
+from scalewright.spec.errors import UserError
+
+MOST_DEVICES = 10**7
+USUAL_DAYS = 30.0  # of work, where a run's length isn't known
+P90 = 1.2816  # standard deviations
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A kind of stop: its share, seconds until it is found, seconds until what failed is back."""
+
+    name: str
+    share: float
+    found_s: float
+    away_s: float
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was given; None: not. Seconds, except rates (per device and hour) and `storage` (bytes/s of all devices)."""
+
+    devices: int | None = None
+    save_s: float | None = None
+    restart_s: float | None = None
+    detect_s: float | None = None
+    rate: float | None = None
+    interval_s: float | None = None
+    spares: int | None = None
+    storage: float | None = None
+    days: float | None = None  # of work
+
+    def check(self) -> None:
+        """Raises UserError for impossible numbers."""
+        if self.devices is not None and not 1 <= self.devices <= MOST_DEVICES:
+            raise UserError(f"devices is {self.devices}", "--devices", f"give a number from 1 to {MOST_DEVICES:,}")
+        bounds = {
+            "save_s": (0.0, "--save-s", "give the seconds that a save stops the run, such as 30"),
+            "restart_s": (0.0, "--restart-s", "give seconds from a stop to work again, such as 600"),
+            "detect_s": (0.0, "--detect-s", "give seconds until a stop is found, such as 60"),
+            "rate": (0.0, "--failures-per-device-hour", "give stops of a device in an hour, such as 2e-5"),
+            "spares": (0.0, "--spares", "give spare nodes, 0 or more"),
+            "interval_s": (1e-3, "--interval-s", "give seconds of work between saves, such as 1800"),
+            "storage": (
+                1e3,
+                "--storage-bytes-per-s",
+                "give bytes that all devices write together in a second, such as 50GB/s",
+            ),
+            "days": (1e-3, "--days", "give days of work, such as 30"),
+        }
+        for name, (least, flag, how) in bounds.items():
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and least <= value <= FOREVER * 1e6):
+                raise UserError(f"{name} is {value:g}", flag, how)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of the run itself; None: not."""
+
+    devices: int | None = None
+    per_node: int = 8
+    state_bytes: float | None = None  # of weights and optimizer
+    asynchronous: bool = False
+    step_s: float | None = None
+    steps: int | None = None
+    save_every: int = 0  # steps; 0: not set
+    evaluation: float = 0.0  # seconds of it for each second of work
+    save_s: float | None = None  # as measured in its folder
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All numbers of a simulation; seconds, rates per second of the whole job."""
+
+    devices: int
+    nodes: int
+    work_s: float
+    interval_s: float
+    save_s: float
+    restart_s: float  # without what finds a stop
+    rate: float  # stops per device and hour
+    causes: tuple[Cause, ...]
+    spread: float = 0.0  # of the rate's logarithm over runs: nobody gave it
+    planned_rate: float = 0.0
+    planned_s: float = 0.0
+    evaluation: float = 0.0
+    spares: int | None = None  # nodes; None: none is ever awaited
+    lemon_nodes: float = 0.0
+    lemon_share: float = 0.0  # of stops
+    strikes: float = 3.0
+    best_s: float = 0.0  # the best interval of work between saves
+    state_bytes: float = 0.0  # of a save
+    written_s: float = 0.0  # until a save is on storage, or read from it
+    assumed: tuple[str, ...] = field(default=())
+
+    @property
+    def mtbf_s(self) -> float:
+        """Mean seconds between stops that weren't planned."""
+        return mtbf_s(self.devices, self.rate)
+
+    @property
+    def found_s(self) -> float:
+        """Mean seconds until a stop is found."""
+        return sum(cause.share * cause.found_s for cause in self.causes)
+
+    @property
+    def best_spares(self) -> int:
+        """Spare nodes with which device-hours are fewest: they cost theirs, a run that waits costs everybody's.
+
+        Nodes away are a Poisson number of mean a, at the rate that one of ten runs exceeds; with K spares a run
+        waits a P(away >= K) / (K + 1) of its time.
+        """
+        away = sum(cause.share * cause.away_s for cause in self.causes) / self.mtbf_s * exp(P90 * self.spread)
+        reach = 10 * away**0.5 + 2  # with fewer, nearly every stop waits: then none at all is as good
+        costs, below = {0: 1 + away}, 0.0
+        for spares in range(max(0, int(away - reach)), int(away + reach)):
+            costs[spares] = (1 + spares / self.nodes) * (1 + away * max(1 - below, 0.0) / (spares + 1))
+            below += exp(spares * log(away) - away - lgamma(spares + 1)) if away else 1.0
+        return min(costs, key=lambda spares: costs[spares])
+
+
+def make_setting(asked: Asked, run: Run) -> Setting:
+    """The numbers to simulate; `assumed` names those that nobody gave. Raises UserError."""
+    asked.check()
+    devices = asked.devices or run.devices
+    if devices is None:
+        how = "add --devices 1024, or give a run file or a run's folder"
+        raise UserError("how many devices isn't known", "scalewright goodput", how)
+    base, notes = (
+        usual(),
+        [] if asked.devices is None or not run.source else [f"devices {devices} in place of the run's"],
+    )
+    save, written = _save(asked, run, devices, base, notes)
+    rate = base.rate if asked.rate is None else asked.rate
+    causes, restart = _stops(asked, base, written, notes)
+    between = mtbf_s(devices, rate)
+    best = max(best_interval(save, between), run.step_s or 1.0, written if run.asynchronous else 0.0)
+    if run.step_s:
+        best = run.step_s * max(1, round(best / run.step_s))
+    interval = asked.interval_s
+    if interval is None and run.save_every and run.step_s:
+        interval = run.save_every * run.step_s
+    if interval is None:
+        notes.append(f"saves at the best interval, every {short_time(best)} of work")
+    days = asked.days
+    if days is None and not (run.steps and run.step_s):
+        days = USUAL_DAYS
+        notes.append(f"{USUAL_DAYS:g} days of work (--days, or a run file with a cluster)")
+    work = days * 86400 if days is not None else float(run.steps or 0) * float(run.step_s or 0)
+    setting = Setting(
+        devices=devices, nodes=ceil(devices / run.per_node), work_s=work, interval_s=interval or best, save_s=save,
+        restart_s=restart, rate=rate, causes=causes, evaluation=run.evaluation, spares=asked.spares, best_s=best,
+        state_bytes=base.device_bytes * devices if run.state_bytes is None else run.state_bytes, written_s=written,
+    )  # fmt: skip
+    if asked.rate is None:
+        setting = replace(setting, **_usual_stops(base, notes))
+    if asked.spares is None and asked.restart_s is None:
+        setting = replace(setting, spares=setting.best_spares)
+        notes.append(f"{counted(setting.best_spares, 'spare nodes')} of {run.per_node} devices, paid for as the others")
+    if setting.spares is not None:
+        notes.append("of what stops a run half is a node that is mended within a day, a quarter one that boots again")
+    return replace(setting, assumed=tuple(notes))
+
+
+def _save(asked: Asked, run: Run, devices: int, base: Usual, notes: list[str]) -> tuple[float, float]:
+    """Seconds that a save stops the run, and those until it is written (or read)."""
+    state = run.state_bytes
+    if state is None:
+        state = base.device_bytes * devices
+        if asked.save_s is None and run.save_s is None:
+            notes.append(f"a state of {base.device_bytes / 1e9:g} GB a device")
+    if asked.storage is not None:
+        written = state / asked.storage
+    else:
+        written = base.save_s(state, devices)
+        if asked.save_s is None and run.save_s is None:
+            notes.append(f"storage that takes {base.device_rate / 1e9:g} GB/s from each device (--storage-bytes-per-s)")
+    if asked.save_s is not None:
+        return asked.save_s, asked.save_s if run.state_bytes is None and asked.storage is None else written
+    if run.save_s is not None:
+        return run.save_s, max(run.save_s, written)
+    return (base.copy_s(state, devices) if run.asynchronous else written), written
+
+
+def _stops(asked: Asked, base: Usual, written: float, notes: list[str]) -> tuple[tuple[Cause, ...], float]:
+    """Causes with what finds them and what is away, and the seconds of a restart with the state's reading."""
+    data = failures()
+    total = sum(cause["count"] for cause in data["causes"].values())
+    seconds = {
+        table: {name: float(row["value"]) for name, row in data[table].items()} for table in ("found_s", "away_s")
+    }
+    given = asked.restart_s is not None
+    causes = tuple(
+        Cause(
+            name, cause["count"] / total,
+            asked.detect_s if asked.detect_s is not None else 0.0 if given else seconds["found_s"][cause["found"]],
+            seconds["away_s"][cause["away"]],
+        )
+        for name, cause in data["causes"].items()
+    )  # fmt: skip
+    if asked.restart_s is not None:
+        return causes, asked.restart_s
+    if asked.detect_s is None:
+        notes.append(f"a stop is found after {base.found_s:.0f} s on average: 60 s, or 600 s where it hangs")
+    notes.append(f"a restart takes {base.restart_s:g} s and {short_time(written)} to read the state")
+    return causes, base.restart_s + written
+
+
+def _usual_stops(base: Usual, notes: list[str]) -> dict[str, Any]:
+    """Stops of usual clusters: planned ones, lemon nodes, and a rate that differs between runs."""
+    notes.append(
+        f"{base.rate:.3g} stops a device and hour as in Llama 3's run, {exp(base.spread):.1f} times more or less"
+    )
+    lemons = {name: float(entry["value"]) for name, entry in failures()["lemons"].items()}
+    return {
+        "spread": base.spread, "planned_rate": base.planned_rate, "planned_s": base.planned_s,
+        "lemon_nodes": lemons["nodes"], "lemon_share": lemons["share_of_stops"], "strikes": lemons["strikes"],
+    }  # fmt: skip
