@@ -115,7 +115,8 @@ def _step(run: RunSpec, place: ClusterSpec, source: str, devices: int | None) ->
     """Seconds of a step as the planner prices the run. Raises UserError for one that it can't."""
     question = Question(run, place, source=source)
     prediction = price(question if devices is None else question.resized(devices))
-    return Band(*(prediction.number(name) for name in ("p10", "p50", "p90")))
+    low, high = prediction.band_s
+    return Band(low, prediction.step_time_s, high)
 
 
 def paid(facts: Facts, price: float | None, currency: str | None, market: Market) -> Paid:

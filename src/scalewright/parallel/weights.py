@@ -44,7 +44,7 @@ def is_dtensor(tensor: Tensor) -> bool:
 
 def local_tensor(tensor: Tensor) -> Tensor:
     """This rank's part of a DTensor; another tensor as it is."""
-    return tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined, no-any-return]
+    return tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
 @dataclass

@@ -170,7 +170,7 @@ def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, object]:
     chosen = next(choice for choice in plan.best if choice.trainable)
     prediction = chosen.prediction
     summary.predicted_step_time_s = round(prediction.step_time_s, 4)
-    summary.predicted_p10_s, summary.predicted_p90_s = (round(prediction.number(key), 4) for key in ("p10", "p90"))
+    summary.predicted_p10_s, summary.predicted_p90_s = (round(seconds, 4) for seconds in prediction.band_s)
     summary.layout = chosen.layout.dump()
     for line in explain(plan, chosen):
         say("", line)
