@@ -2,7 +2,7 @@
 
     width   multiples of 8 heads of 128 when large, so that tensor parallelism of 8 divides them
     depth   hidden / layers as in published models: 64 at 0.1B, 128 at 8B and above
-    mlp     the family's ratio to hidden, in steps of 256
+    mlp     the family's ratio to hidden, in steps of 256; of 16 in models of a few million parameters
 
 The parameter count is affine in depth, and in the MLP's size at a depth: three counts at one width give all
 others. The result is the shape within 2% of the size whose proportions are nearest to the usual.
@@ -81,9 +81,10 @@ def _widths(params: float, style: Style) -> list[int]:
     moe = style.keys.get("moe")
     dense = params * moe["top_k"] / moe["num_experts"] if moe else params  # active parameters set the width
     middle = (dense * _aspect(dense) / 12) ** (1 / 3)
-    step = 64 if middle < 384 else 256 if dense < 1.5e9 or moe else 1024
+    step = 32 if middle < 128 else 64 if middle < 384 else 256 if dense < 1.5e9 or moe else 1024
     low = max(step, int(middle / 3) // step * step)
-    return list(range(low, int(middle * 3) + step, step))
+    widths = range(low, int(middle * 3) + step, step)
+    return [width for width in widths if width < 128 or width % 64 == 0]  # whole heads
 
 
 def _aspect(params: float) -> float:
@@ -95,7 +96,7 @@ def _candidates(
     family: str, style: Style, params: float, vocab: int, hidden: int
 ) -> Iterator[tuple[float, tuple[int, int, int]]]:
     """(cost, (hidden, layers, mlp)) of every depth that meets the size at this width."""
-    step = 256 if hidden >= 1024 and style.ratio > 1 else 64
+    step = 256 if hidden >= 1024 and style.ratio > 1 else 64 if hidden >= 256 else 16
     base, per_layer, per_step = _affine(family, style, params, vocab, hidden, step)
     usual = max(1, round(style.ratio * hidden / step))
     aspect = _aspect(params) if "moe" not in style.keys else 64.0
