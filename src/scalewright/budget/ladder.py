@@ -3,7 +3,7 @@
     sizes   0.2M  0.5M  1.2M ...     each with several numbers of tokens, so that N and D vary apart;
     tokens    .25M  .5M  1M ...      what costs more than the cap is left out, but never a size's smallest
 
-Every run ends its own learning-rate schedule: a loss in the middle of a longer run is higher (Hoffmann et al. 2022, 3.1).
+Every run ends its own learning-rate schedule: in the middle of a longer run a loss is higher (Hoffmann et al., 3.1).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Scaling laws: the best size and tokens for FLOPs, and the loss of a size and its tokens.
 
     C = k N D                                     k = 6: two FLOPs a parameter forward, four backward
-    L(N, D) = E + A / N^alpha + B / D^beta        parametric laws; at their optimum alpha A / N^alpha = beta B / D^beta, so
+    L(N, D) = E + A / N^alpha + B / D^beta        parametric laws: alpha A / N^alpha = beta B / D^beta at the optimum
     N(C) = G (C / k)^(beta / (alpha + beta)),     G = (alpha A / (beta B))^(1 / (alpha + beta))
-    D' = U + U R (1 - e^((1 - D / U) / R))        what D tokens are worth of which U are unique (Muennighoff et al. 2023)
+    D' = U + U R (1 - e^((1 - D / U) / R))        worth of D tokens of which U are unique (Muennighoff et al. 2023)
 
-N is counted as each law's paper did (`counts`), tokens are its tokenizer's, and its loss is per such token on its corpus: losses
-of two laws can't be compared. The laws themselves are data/laws.yaml.
+N is counted as each law's paper did (`counts`), tokens are its tokenizer's, and its loss is per such token on its
+corpus: losses of two laws can't be compared. The laws themselves are data/laws.yaml.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from scalewright.spec.errors import UserError, unknown
 
 FOLDER = Path(__file__).parent / "data"
 USUAL = "besiroglu"
-# A fit up to 412M parameters missed its 1.4B by 0.4 to 1.5% and its 6.9B (2.4 decades of FLOPs beyond) by 3 to 8% (Gadre et al.'s
-# runs, fitted again): a band of 1.5% inside, and 2% more for each decade beyond.
+# A fit up to 412M parameters missed its 1.4B by 0.4 to 1.5% and its 6.9B, 2.4 decades of FLOPs beyond, by 3 to 8%
+# (Gadre et al.'s runs, fitted again): a band of 1.5% inside, and 2% more for each decade beyond.
 INSIDE, A_DECADE = 0.015, 0.02
 
 
@@ -122,7 +122,9 @@ class Law:
 
     def inside(self, params: float, flops: float) -> bool:
         """Whether runs of this size and these FLOPs were among those that it was fitted to."""
-        return all(low <= value <= high for value, (low, high) in zip((params, flops), self.range.values(), strict=True))
+        return all(
+            low <= value <= high for value, (low, high) in zip((params, flops), self.range.values(), strict=True)
+        )
 
 
 def worth_of(tokens: Any, unique: Any, repeats: Mapping[str, float]) -> Any:
@@ -140,7 +142,7 @@ def along(value: float, xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 def solve(function: Callable[[float], float], wanted: float, low: float = 1e3, high: float = 1e40) -> float:
-    """Where a function that grows (or falls) all the way has this value, by halving its logarithm; an end if nowhere."""
+    """Where a function that grows or falls all the way has this value, by halving its logarithm; an end if nowhere."""
     a, b, rising = math.log(low), math.log(high), function(high) > function(low)
     for _ in range(200):
         middle = (a + b) / 2
@@ -174,6 +176,8 @@ def tokens_for_loss(law: Law, params: float, loss: float) -> float:
     e, a, b, alpha, beta = law.fit
     left = loss - e - a / params**alpha
     if left <= 0:
-        how = f"the lowest that {law.name} has for it is {e + a / params**alpha:.3f}; give a larger size or a higher loss"
+        how = (
+            f"the lowest that {law.name} has for it is {e + a / params**alpha:.3f}; give a larger size or a higher loss"
+        )
         raise UserError(f"no number of tokens brings {params:.3g} parameters to a loss of {loss:g}", "--loss", how)
     return float((b / left) ** (1 / beta))

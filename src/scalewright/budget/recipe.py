@@ -2,7 +2,7 @@
 
     batch, lr = coefficient x C^flops x N^params x D^tokens x L^loss
 
-They were found for one optimizer, one schedule and one corpus each, and differ twofold: beginnings for a sweep, not ends of one.
+They were found for one optimizer, schedule and corpus each, and differ twofold: beginnings for a sweep, not its end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from scalewright.budget.laws import FOLDER
 from scalewright.spec.base import read_yaml
 
 USUAL = "step-law"  # the only one that has tokens and size apart, as over-trained models need it
-MOST_RATE, LEAST_RATE = 6e-3, 2e-5  # AdamW's at 0.1M parameters, and at a trillion: the fits cross both outside their ranges
+MOST_RATE, LEAST_RATE = (
+    6e-3,
+    2e-5,
+)  # AdamW's at 0.1M parameters, and at a trillion: the fits cross both outside their ranges
 MOST_BATCH = 1.6e7  # tokens: Llama 3.1 405B's largest, and DeepSeek-V3's is 63M
 
 
@@ -26,7 +29,7 @@ def _recipes() -> dict[str, dict[str, Any]]:
 
 
 def recipes(params: float, non_embedding: float, tokens: float, loss: float | None) -> list[dict[str, Any]]:
-    """Each fit's batch in tokens and its learning rate (None: it has none), whether this is in its range, its source."""
+    """Each fit's batch in tokens and learning rate (None: it has none), whether this is in its range, its source."""
     rows = []
     for name, recipe in _recipes().items():
         size = non_embedding if recipe["counts"] == "non-embedding" else params
