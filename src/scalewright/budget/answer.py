@@ -20,7 +20,8 @@ from scalewright.budget.laws import FOLDER, USUAL, Law, find_law, laws, worth_of
 from scalewright.budget.recipe import recipes, usual
 from scalewright.budget.serve import serve
 from scalewright.budget.shape import size_of
-from scalewright.budget.solve import Solved, question_of, sizes
+from scalewright.budget.solve import Solved, question_of
+from scalewright.budget.solve import sizes as sizes_of
 from scalewright.plan.search.run_file import run_file
 from scalewright.plan.whole_run import LEFT_OUT, usual_goodput
 from scalewright.spec.base import read_yaml
@@ -29,6 +30,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.flops import flops_per_token
 from scalewright.spec.prices import footprint
 from scalewright.spec.run import OptimizerSpec, ScheduleSpec, TrainSpec
+from scalewright.spec.tensors import count as count_parameters
 
 FLAT = 0.005  # of the loss: sizes within it are as good
 FEW_EPOCHS = 4  # repeats that cost next to nothing (Muennighoff et al. 2023)
@@ -42,15 +44,13 @@ def answer(solved: Solved, out: Path | None = None, data: str | None = None) -> 
     notes = [f"law {law.name}"] if ask.law_name in (None, "all") else []
     loss = _loss(solved, notes)
     rows = [_row(solved, other) for other in _shown(ask)]
-    spread = _spread(solved)
+    bands = _bands(solved)
     takes = takes_of(solved, notes)
     serving = _serving(solved, notes) if ask.serve is not None else None
     keys: dict[str, Any] = {
         "given": given_keys(ask), "budget": takes["budget"], "model": _model(solved),
-        "params": _band(spread, "params", solved.params, ask.params or ask.model),
-        "tokens": _band(spread, "tokens", solved.tokens, ask.tokens),
-        "tokens_per_param": solved.tokens / solved.params, "loss": loss, "flat": _flat(solved),
-        "mfu": takes["mfu"], "layout": takes["layout"], "total": takes["total"], "plan": takes["plan"],
+        "params": bands[0], "tokens": bands[1], "tokens_per_param": solved.tokens / solved.params,
+        "loss": loss, "flat": _flat(solved), "mfu": takes["mfu"], "layout": takes["layout"], "total": takes["total"], "plan": takes["plan"],
         "recipe": _recipe(solved, loss), "laws": rows, "disagree": disagree(rows, ask), "more_tokens": _more(solved),
         "epochs": _epochs(solved), "serve": serving, "published": neighbours(solved.params, solved.tokens),
         "assumed": [*notes, *solved.notes, *takes["assumed"]],
@@ -71,10 +71,12 @@ def _question(solved: Solved, law: Law) -> tuple[float, float]:
     ask = solved.ask
     free = ask.params is None and ask.model is None and ask.tokens is None
     params = None if free or (ask.tokens is not None and not ask.fixed) else float(size_of(solved.model, law.counts))
+    if params is not None and ask.params is not None and law.counts == solved.law.counts:
+        params = ask.params  # as it was given; the model is that to within a few percent
     asked = replace(ask, law_name=law.name, params=params, model=None, loss=None, days=None, money=None, energy=None,
                     device_hours=None, flops=None)  # fmt: skip
     amount = solved.flops if free or ask.amount is not None else None
-    return sizes(asked, amount)
+    return sizes_of(asked, amount)
 
 
 def _row(solved: Solved, law: Law) -> dict[str, Any]:
@@ -90,20 +92,23 @@ def _row(solved: Solved, law: Law) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _spread(solved: Solved) -> dict[str, list[float]]:
-    """Parameters and tokens by the laws that ask the same question, in the followed law's count, and by that one."""
-    found: dict[str, list[float]] = {"params": [solved.params], "tokens": [solved.tokens]}
+def _bands(solved: Solved) -> tuple[dict[str, float], dict[str, float]]:
+    """Parameters (in the followed law's count) and tokens: that law's, between the least and the most of those that ask
+    the same question. The run's own, of a real shape, are `model`'s."""
+    ask, own = solved.ask, _question(solved, solved.law)
+    found = [own]
     for law in laws().values():
-        if law.spread:
+        if law.spread and solved.model.moe is None:
             params, tokens = _question(solved, law)
-            found["params"].append(params * solved.params / size_of(solved.model, law.counts))
-            found["tokens"].append(tokens)
-    return found
-
-
-def _band(spread: dict[str, list[float]], key: str, value: float, given: object) -> dict[str, float]:
-    low, high = (value, value) if given is not None else (min(spread[key]), max(spread[key]))
-    return {"p10": low, "p50": value, "p90": high}
+            found.append((params * solved.params / size_of(solved.model, law.counts), tokens))
+    bands = [
+        {"p10": min(some), "p50": value, "p90": max(some)}
+        for value, some in zip(own, zip(*found, strict=True), strict=True)
+    ]
+    for at, given in enumerate((ask.params or ask.model, ask.tokens)):
+        if given is not None:
+            bands[at] = dict.fromkeys(("p10", "p50", "p90"), own[at])
+    return bands[0], bands[1]
 
 
 def _loss_law(law: Law) -> Law:
@@ -182,8 +187,10 @@ def disagree(rows: list[dict[str, Any]], ask: Ask) -> str | None:
 
 def _model(solved: Solved) -> dict[str, Any]:
     model, sequence = solved.model, solved.ask.seq_len
+    sizes = count_parameters(model)
     return {
-        "name": model.name, "params": size_of(model, "total"), "non_embedding": size_of(model, "non-embedding"),
+        "name": model.name, "params": sizes.total, "active": sizes.active, "tokens": solved.tokens,
+        "non_embedding": size_of(model, "non-embedding"),
         "layers": model.num_hidden_layers, "hidden": model.hidden_size, "heads": model.num_attention_heads,
         "kv_heads": model.kv_heads, "intermediate": model.intermediate_size, "vocab": model.vocab_size,
         "seq_len": sequence, "flops_per_token": flops_per_token(model, sequence),
@@ -202,7 +209,10 @@ def _serving(solved: Solved, notes: list[str]) -> dict[str, Any]:
     law = solved.law if solved.law.form == "parametric" else find_law(USUAL)
     if law is not solved.law:
         notes.append(f"serving by {law.name}: {solved.law.name} has no loss of a size and its tokens")
-    keys = serve(law, size_of(solved.model, law.counts), solved.tokens, solved.ask.serve or 0.0)
+    params, tokens = _question(solved, law)
+    if solved.place is not None or law is not solved.law:
+        params, tokens = size_of(solved.model, law.counts), solved.tokens
+    keys = serve(law, params, tokens, solved.ask.serve or 0.0)
     notes.append("a FLOP of serving costs as much as one of training")
     return keys
 

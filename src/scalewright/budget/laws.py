@@ -91,8 +91,11 @@ class Law:
             return along(params, [row[0] for row in self.rows], [row[2] for row in self.rows])
         return self.optimum(solve(lambda flops: self.optimum(flops)[0], params))[1]
 
-    def params(self, tokens: float) -> float:
+    def params(self, tokens: Any) -> Any:
         """The size for which so many tokens are the best."""
+        if self.form == "parametric":
+            _, a, b, alpha, beta = self.fit
+            return (alpha * a / (beta * b) * tokens**beta) ** (1 / alpha)
         if self.form == "table":
             return along(tokens, [row[2] for row in self.rows], [row[0] for row in self.rows])
         return self.optimum(solve(lambda flops: self.optimum(flops)[1], tokens))[0]

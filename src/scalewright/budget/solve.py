@@ -35,6 +35,8 @@ from scalewright.spec.question import Question
 FIRST_MFU = 0.4
 MOST_PLANS = 5
 SHRINK = 0.75  # of a size that doesn't fit
+MOST_DEVICES = 10**6
+LATE = 0.005  # of the deadline
 LEAST_STEPS = 1000  # a batch that leaves fewer is too large for a run
 
 
@@ -81,22 +83,34 @@ def solve_budget(ask: Ask, place: ClusterSpec | None, tell: Callable[[str], None
     ask.check(place)
     flops = _flops_without_a_rate(ask)
     if place is None:
-        params, tokens = sizes(ask, flops)
-        return _made(ask, params, tokens, flops)
+        return _made(ask, *sizes(ask, flops), flops)
     start = Solved(ask, ask.law, ask.model or make_shape(1e9), 0.0, place)
     start.price, start.currency = _price(ask, place, start.notes)
-    hours = _device_hours(ask, start)
-    peak = _peak(place)
-    if ask.devices is None:
-        expected = hours if hours is not None else sizes_flops(ask, flops) / (FIRST_MFU * peak) / 3600
-        ask = replace(ask, devices=_devices(ask, place, expected, start.notes))
-    assert ask.devices is not None
-    place.check_devices(ask.devices)
-    start.ask, start.devices = ask, ask.devices
-    start.goodput = usual_goodput(ask.devices) if ask.goodput is None else ask.goodput
+    hours, rate = _device_hours(ask, start), FIRST_MFU * _peak(place)
+    if ask.devices is not None:
+        return _on_devices(start, ask.devices, flops, hours, rate, tell)
+    expected = hours if hours is not None else sizes_flops(ask, flops) / rate / 3600
+    while True:  # more devices where those expected to meet the deadline don't
+        devices, note = _devices(ask, place, expected)
+        solved = _on_devices(start, devices, flops, hours, rate, tell)
+        late = ask.days is not None and solved.device_hours / 24 > ask.days * devices * (1 + LATE)
+        if not late or devices == _devices(ask, place, solved.device_hours)[0]:
+            break
+        expected = solved.device_hours
+    return replace(solved, notes=[*solved.notes, note + (": it ends later" if late else "")])
+
+
+def _on_devices(
+    start: Solved, devices: int, flops: float | None, hours: float | None, rate: float, tell: Callable[[str], None]
+) -> Solved:
+    """The budget on so many devices; `rate`: k N D a second of one, to begin with."""
+    ask = start.ask
+    assert start.place is not None
+    start.place.check_devices(devices)
+    goodput = usual_goodput(devices) if ask.goodput is None else ask.goodput
     if hours is None and ask.amount == "days":
-        hours = (ask.days or 0.0) * 24 * ask.devices
-    return _planned(start, flops, hours, FIRST_MFU * peak, tell)
+        hours = (ask.days or 0.0) * 24 * devices
+    return _planned(replace(start, devices=devices, goodput=goodput, notes=[*start.notes]), flops, hours, rate, tell)
 
 
 def sizes(ask: Ask, flops: float | None) -> tuple[float, float]:
@@ -250,12 +264,11 @@ def _device_hours(ask: Ask, start: Solved) -> float | None:
     return None
 
 
-def _devices(ask: Ask, place: ClusterSpec, hours: float, notes: list[str]) -> int:
-    """As many devices as end within the deadline: a power of two below a node, then whole nodes."""
-    days = ask.days or DAYS
-    wanted, node = hours / (24 * days), place.devices_per_node
+def _devices(ask: Ask, place: ClusterSpec, hours: float) -> tuple[int, str]:
+    """As many devices as end within the deadline (a power of two below a node, then whole nodes), and why so many."""
+    wanted, node = hours / (24 * (ask.days or DAYS)), place.devices_per_node
     number = 2 ** math.ceil(math.log2(max(wanted, 1.0))) if wanted <= node else math.ceil(wanted / node) * node
-    number = min(number, place.devices or number, 10**6 // node * node or 1)
-    why = "for the deadline" if ask.days is not None else f"so that it takes about {DAYS:.0f} days"
-    notes.append(f"devices {number:,} ({why}; --devices or --days set them)")
-    return max(1, number if wanted > node else min(number, node))
+    number = min(number, place.devices or MOST_DEVICES, MOST_DEVICES // node * node)
+    number = max(1, min(number, node) if wanted <= node else number)
+    why = f"for {ask.days:g} days" if ask.days is not None else f"so that it takes up to {DAYS:.0f} days"
+    return number, f"devices {number:,} ({why}; --devices sets them)"

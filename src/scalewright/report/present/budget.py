@@ -21,7 +21,8 @@ BEYOND = "beyond what was fitted"
 def show_budget(answer: JSON) -> Shown:
     """The answer of `budget`."""
     model, plan, budget = answer["model"], answer["plan"], answer["budget"]
-    size = f"{count(model['params'])} parameters on {count(answer['tokens']['p50'])} tokens"
+    active = f" ({count(model['active'])} active)" if model["active"] != model["params"] else ""
+    size = f"{count(model['params'])} parameters{active} on {count(model['tokens'])} tokens"
     title = f"{size}: {budget['flops']:.3g} FLOPs"
     if plan:
         title = f"{size}: {plan['devices']:,} x {plan['device']} for {decimal(budget['days'], 3)} days"
@@ -112,7 +113,7 @@ def _serve(answer: JSON) -> Iterator[Block]:
 def _epochs(answer: JSON) -> Iterator[Block]:
     epochs = answer["epochs"]
     if epochs:
-        read, unique, new = map(count, (answer["tokens"]["p50"], epochs["unique"], epochs["worth_tokens"]))
+        read, unique, new = map(count, (answer["model"]["tokens"], epochs["unique"], epochs["worth_tokens"]))
         worth = f"{read} tokens of {unique} are worth {new} new ones"
         last = f"a token of the last epoch {share(epochs['last_token'])} of a new one (half at {epochs['half_at']:.0f})"
         yield Line("epochs", f"{epochs['epochs']:.3g}: {worth}, {last}", "" if epochs["few"] else "warn")
@@ -126,7 +127,7 @@ def _tables(answer: JSON) -> Iterator[Block]:
          yes(row["inside"]), row["corpus"], row["source"]]
         for row in answer["laws"]
     ]  # fmt: skip
-    note = "* followed. Parameters as each counts them; don't compare losses: each is per token of its tokenizer and corpus"
+    note = "* followed. Parameters as each counts them; don't compare losses: each has its own tokenizer and corpus"
     yield Table(heads, rows, "what each law says", note, spare=("source", "corpus", "inside"))
     why = [f"{row['name']}: {row['why']}" for row in answer["laws"] if row["why"]]
     if why:
