@@ -20,7 +20,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
 EVERYTHING = {
     "accept", "spec", "plan", "machine", "model", "parallel", "data", "checkpoint", "launch", "track",
-    "evaluate", "train", "dry_run", "parity", "bench", "diagnose", "emit", "serve", "report", "learn", "cli",
+    "evaluate", "budget", "train", "dry_run", "parity", "bench", "diagnose", "emit", "serve", "report", "learn", "cli",
 }  # fmt: skip
 
 ALLOWED: dict[str, set[str]] = {
@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "diagnose": {"spec", "plan", "emit"},
     "emit": {"spec"},
     "serve": {"spec", "model", "parallel", "checkpoint", "data"},
+    "budget": {"spec", "plan"},
     "report": {"spec", "plan", "diagnose"},
     "learn": {"spec"},
     "cli": {"spec"},
@@ -53,9 +54,20 @@ LAZY: dict[str, set[str]] = {
     "cli": EVERYTHING,
 }
 
-NO_TORCH_EVER = {"spec", "plan", "report", "diagnose", "emit", "data"}  # not even lazily
+NO_TORCH_EVER = {"spec", "plan", "budget", "report", "diagnose", "emit", "data"}  # not even lazily
 NO_TORCH_AT_THE_TOP = {"cli", "machine", "launch", "track"}
-WITHOUT_CIRCLES = ("plan", "spec", "track", "emit", "train", "report", "data", "model", "parallel")  # among their files
+WITHOUT_CIRCLES = (
+    "plan",
+    "budget",
+    "spec",
+    "track",
+    "emit",
+    "train",
+    "report",
+    "data",
+    "model",
+    "parallel",
+)  # among their files
 UNIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "pty", "tty", "syslog"}
 
 
@@ -213,7 +225,7 @@ def test_unix_modules_are_never_imported_at_the_top():
 
 
 # The base package: everything that works without the `train` extra.
-BASE = ("spec", "plan", "report", "track", "cli", "launch", "machine", "data", "diagnose", "emit")
+BASE = ("spec", "plan", "budget", "report", "track", "cli", "launch", "machine", "data", "diagnose", "emit")
 
 
 def base_modules() -> list[str]:
@@ -257,7 +269,18 @@ def run_blocked(
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
 
 
-EXTRAS = {"torch", "safetensors", "tokenizers", "pyarrow", "mlflow", "tensorboard", "wandb", "transformers"}
+EXTRAS = {
+    "torch",
+    "scipy",
+    "matplotlib",
+    "safetensors",
+    "tokenizers",
+    "pyarrow",
+    "mlflow",
+    "tensorboard",
+    "wandb",
+    "transformers",
+}
 
 
 def test_the_base_package_imports_without_the_extras():

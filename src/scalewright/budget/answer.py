@@ -50,7 +50,8 @@ def answer(solved: Solved, out: Path | None = None, data: str | None = None) -> 
     keys: dict[str, Any] = {
         "given": given_keys(ask), "budget": takes["budget"], "model": _model(solved),
         "params": bands[0], "tokens": bands[1], "tokens_per_param": solved.tokens / solved.params,
-        "loss": loss, "flat": _flat(solved), "mfu": takes["mfu"], "layout": takes["layout"], "total": takes["total"], "plan": takes["plan"],
+        "loss": loss, "flat": _flat(solved), "mfu": takes["mfu"], "layout": takes["layout"],
+        "total": takes["total"], "plan": takes["plan"],
         "recipe": _recipe(solved, loss), "laws": rows, "disagree": disagree(rows, ask), "more_tokens": _more(solved),
         "epochs": _epochs(solved), "serve": serving, "published": neighbours(solved.params, solved.tokens),
         "assumed": [*notes, *solved.notes, *takes["assumed"]],

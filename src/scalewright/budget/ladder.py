@@ -25,6 +25,7 @@ from scalewright.spec.model import ModelSpec
 SIZES, STEPS = 5, 32  # sizes of a ladder where none are given, and how many times the smallest its largest has
 RATIOS = (10.0, 20.0, 40.0)  # tokens a parameter, where no tokens are given
 MOST_RUNS = 200
+NARROWEST, LEAST_VOCAB = 64, 512  # of a model with two heads
 WARMUP = 0.05
 VALID_SEQUENCES = 512  # the same first ones of every run, whatever its batch
 
@@ -54,8 +55,7 @@ def ladder(
         if flops is None:
             how = "add --flops 1e15 (the largest run's), or --params 0.2M,0.5M,1M"
             raise UserError("a ladder needs its largest run or its sizes", "budget ladder", how)
-        largest = law.optimum(flops)[0]
-        params = [largest * STEPS ** (at / (SIZES - 1) - 1) for at in range(SIZES)]
+        params = _sizes(law.optimum(flops)[0], vocab or LEAST_VOCAB)
     rungs: dict[tuple[int, float], Rung] = {}
     for wanted in sorted(params):
         model = make_shape(wanted, "total", like, vocab)
@@ -66,6 +66,15 @@ def ladder(
     if len(rungs) > MOST_RUNS:
         raise UserError(f"{len(rungs)} runs", "budget ladder", f"give fewer sizes or tokens: at most {MOST_RUNS} runs")
     return sorted(rungs.values(), key=lambda rung: rung.flops)
+
+
+def _sizes(largest: float, vocab: int) -> list[float]:
+    """Sizes up to the largest, in equal ratios; the smallest isn't mostly its embedding. Raises UserError."""
+    smallest = max(largest / STEPS, 2 * NARROWEST * vocab)
+    if smallest > largest / 4:
+        how = "give more --flops, or a smaller --vocab"
+        raise UserError(f"a ladder up to {count(largest)} parameters, of vocabulary {vocab:,}", "budget ladder", how)
+    return [largest * (smallest / largest) ** (1 - at / (SIZES - 1)) for at in range(SIZES)]
 
 
 def write(rungs: Sequence[Rung], folder: Path, data: str | None, seq_len: int, device: str, force: bool) -> list[Path]:

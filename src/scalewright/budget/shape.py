@@ -21,6 +21,7 @@ from scalewright.spec.shapes import new_preset
 from scalewright.spec.tensors import count
 
 NEAR = 0.05  # a preset so close is taken: the loss along a budget is flat, its shape and its vocabulary are well known
+GIVEN = 0.01  # the same of a size that the user gave
 FAMILY = "llama"
 SMALLEST, LARGEST = 1e4, 1e14
 # Usual vocabularies by parameters: the embedding stays a small part of a model.
@@ -37,14 +38,16 @@ def size_of(spec: ModelSpec, counts: str) -> int:
     return sizes.active
 
 
-def make_shape(params: float, counts: str = "total", like: str | None = None, vocab: int | None = None) -> ModelSpec:
-    """A model with about so many parameters as `counts` counts them. Raises UserError where there is none."""
+def make_shape(
+    params: float, counts: str = "total", like: str | None = None, vocab: int | None = None, near: float = NEAR
+) -> ModelSpec:
+    """A model with about so many parameters, by `counts`; a preset within `near`. Raises UserError for none."""
     if not SMALLEST <= params <= LARGEST:
         how = f"sizes from {SMALLEST:g} to {LARGEST:g} have shapes: give another budget, or --params"
         raise UserError(f"{params:.3g} parameters are no size of a language model", "budget", how)
     if vocab is None and like is not None and is_preset(like):
         vocab = load_model_spec(like).vocab_size
-    if vocab is None and (near := _nearest_preset(params, counts, like or FAMILY)) is not None:
+    if vocab is None and (near := _nearest_preset(params, counts, like or FAMILY, near)) is not None:
         return near
     vocab = vocab or next(size for least, size in VOCABULARIES if params >= least)
     total, best = float(params), None
@@ -74,7 +77,7 @@ def _presets(family: str) -> tuple[ModelSpec, ...]:
     return tuple(spec for spec in model_presets().values() if spec.family == family and why_not_running(spec) is None)
 
 
-def _nearest_preset(params: float, counts: str, family: str) -> ModelSpec | None:
+def _nearest_preset(params: float, counts: str, family: str, near: float) -> ModelSpec | None:
     by_distance = [(abs(size_of(spec, counts) / params - 1), at, spec) for at, spec in enumerate(_presets(family))]
     distance, _, spec = min(by_distance, default=(1.0, 0, None))
-    return spec if distance <= NEAR else None
+    return spec if distance <= near else None

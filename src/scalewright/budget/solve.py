@@ -19,7 +19,7 @@ import numpy as np
 from scalewright.budget.amounts import DAYS, Ask
 from scalewright.budget.laws import Law, solve, tokens_for_loss
 from scalewright.budget.recipe import recipes, usual
-from scalewright.budget.shape import NEAR, make_shape, size_of
+from scalewright.budget.shape import GIVEN, NEAR, make_shape, size_of
 from scalewright.plan.ask import ask as ask_plan
 from scalewright.plan.search.choices import Plan
 from scalewright.plan.search.objective import Goal
@@ -157,7 +157,8 @@ def _flops_without_a_rate(ask: Ask) -> float | None:
 def _made(ask: Ask, params: float, tokens: float, flops: float | None) -> Solved:
     """The real model, and the tokens that keep to the FLOPs with its exact count."""
     law = ask.law
-    model = ask.model or make_shape(params, law.counts, ask.like, ask.vocab)
+    near = NEAR if ask.params is None else GIVEN
+    model = ask.model or make_shape(params, law.counts, ask.like, ask.vocab, near)
     if ask.tokens is None and flops is not None:
         tokens = flops / (law.k * size_of(model, law.counts))
     elif ask.tokens is None and ask.loss is not None:
