@@ -8,6 +8,7 @@ days, cost       the plan's step time from p10 to p90; prices from the lowest to
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -163,10 +164,13 @@ def _epochs(solved: Solved) -> dict[str, float | bool] | None:
     if unique is None:
         return None
     epochs = max(1.0, solved.tokens / unique)
-    decay = law.repeats["tokens"]
+    decay, own = law.repeats["tokens"], _loss_law(solved.law)
+    params = size_of(solved.model, own.counts)
+    loses = own.predict(params, solved.tokens, unique) - own.predict(params, solved.tokens)
     return {
         "unique": unique, "epochs": epochs, "worth_tokens": float(worth_of(solved.tokens, unique, law.repeats)),
         "last_token": math.exp(-(epochs - 1) / decay), "half_at": 1 + decay * math.log(2), "few": epochs <= FEW_EPOCHS,
+        "loses_nats": float(loses),
     }  # fmt: skip
 
 
@@ -266,6 +270,26 @@ def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
         "plan": chosen,
         "assumed": assumed,
     }
+
+
+def side_by_side(all_solved: Sequence[Solved]) -> list[dict[str, Any]]:
+    """A row for each cluster, of the same question; `order`: its place by the cost of a FLOP, else by days."""
+    rows: list[dict[str, Any]] = []
+    for solved in all_solved:
+        takes = takes_of(solved, [])
+        budget, total, million = takes["budget"], takes["total"], solved.tokens / 1e6
+        rows.append({
+            "cluster": solved.place.name if solved.place else None, **takes["plan"], "mfu": takes["mfu"],
+            "params": count_parameters(solved.model).total, "tokens": solved.tokens,
+            **{key: value for key, value in budget.items() if key != "model_flops"},
+            "total": total, "cost_per_million_tokens": None if budget["cost"] is None else budget["cost"] / million,
+            "energy_per_million_tokens": budget["energy_kwh"] / million,
+        })  # fmt: skip
+    for_a_flop = [math.inf if row["cost"] is None else row["cost"] / row["flops"] for row in rows]
+    ranked = sorted(range(len(rows)), key=lambda at: (for_a_flop[at], rows[at]["days"]))
+    for order, at in enumerate(ranked):
+        rows[at]["order"] = order + 1
+    return rows
 
 
 def _per_hour(band: Any, hours: float) -> tuple[float, float, float]:

@@ -47,8 +47,8 @@ def make_shape(
         raise UserError(f"{params:.3g} parameters are no size of a language model", "budget", how)
     if vocab is None and like is not None and is_preset(like):
         vocab = load_model_spec(like).vocab_size
-    if vocab is None and (near := _nearest_preset(params, counts, like or FAMILY, near)) is not None:
-        return near
+    if vocab is None and (preset := _nearest_preset(params, counts, like or FAMILY, near)) is not None:
+        return preset
     vocab = vocab or next(size for least, size in VOCABULARIES if params >= least)
     total, best = float(params), None
     for _ in range(6):

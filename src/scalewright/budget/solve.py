@@ -37,6 +37,7 @@ MOST_PLANS = 5
 SHRINK = 0.75  # of a size that doesn't fit
 MOST_DEVICES = 10**6
 LATE = 0.005  # of the deadline
+MOST_TRIES = 3
 LEAST_STEPS = 1000  # a batch that leaves fewer is too large for a run
 
 
@@ -90,13 +91,15 @@ def solve_budget(ask: Ask, place: ClusterSpec | None, tell: Callable[[str], None
     if ask.devices is not None:
         return _on_devices(start, ask.devices, flops, hours, rate, tell)
     expected = hours if hours is not None else sizes_flops(ask, flops) / rate / 3600
-    while True:  # more devices where those expected to meet the deadline don't
+    solved, note = None, ""
+    for _ in range(MOST_TRIES):  # as many devices as these hours take in the time, the hours by the plan on them
         devices, note = _devices(ask, place, expected)
-        solved = _on_devices(start, devices, flops, hours, rate, tell)
-        late = ask.days is not None and solved.device_hours / 24 > ask.days * devices * (1 + LATE)
-        if not late or devices == _devices(ask, place, solved.device_hours)[0]:
+        if solved is not None and devices == solved.devices:
             break
+        solved = _on_devices(start, devices, flops, hours, rate, tell)
         expected = solved.device_hours
+    assert solved is not None
+    late = ask.days is not None and solved.device_hours / 24 > ask.days * (solved.devices or 1) * (1 + LATE)
     return replace(solved, notes=[*solved.notes, note + (": it ends later" if late else "")])
 
 

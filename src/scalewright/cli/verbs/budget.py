@@ -48,6 +48,9 @@ def budget(
         str | None, option("MODEL", "Hold the model, as `predict` takes it.", "--model", words=_model_names)
     ] = None,
     cluster: Cluster = None,
+    clusters: Annotated[
+        str | None, option("C,C,...", "The same on each of these, side by side: dgx-h100,dgx-b200.", "--clusters")
+    ] = None,
     devices: Annotated[int | None, flag("All devices.", min=1)] = None,
     law: Law = None,
     serve: Annotated[float | None, flag("Tokens to serve later: what training and serving cost together.")] = None,
@@ -73,6 +76,7 @@ def budget(
     scalewright budget --days 30 --cluster dgx-h100 --devices 64
     scalewright budget --money 250k --cluster dgx-h100 --serve 2T --out run.yaml
     scalewright budget --params 8B --tokens 15T --cluster dgx-h100 --devices 1024
+    scalewright budget --params 8B --tokens 1T --days 30 --clusters dgx-h100,dgx-b200
     scalewright budget --flops 1e23 --law all
     """
     if ctx.invoked_subcommand is not None:
@@ -89,6 +93,7 @@ def budget(
             tokens=tokens, model=model, cluster=cluster, devices=devices, law=law, serve=serve, unique=unique,
             like=like, vocab=vocab, seq_len=seq_len, price=price, commitment=commitment, currency=currency,
             goodput=goodput, region=region, pue=pue, out=out, data=data, force=force, tell=tell,
+            clusters=[name.strip() for name in (clusters or "").split(",") if name.strip()],
         )  # fmt: skip
     print_json(answer) if json else show(show_answer(answer), everything)
 

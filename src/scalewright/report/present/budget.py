@@ -28,7 +28,9 @@ def show_budget(answer: JSON) -> Shown:
         title = f"{size}: {plan['devices']:,} x {plan['device']} for {decimal(budget['days'], 3)} days"
     head = [_model(answer), _loss(answer), *_takes(answer), Line("next", _next(answer))]
     head.append(Line("assumed", ", ".join(answer["assumed"]), listed=True))
-    return Shown(title, head, [*_doubts(answer), *_serve(answer), *_epochs(answer), *_tables(answer)])
+    return Shown(
+        title, head, [*_clusters(answer), *_doubts(answer), *_serve(answer), *_epochs(answer), *_tables(answer)]
+    )
 
 
 def _model(answer: JSON) -> Line:
@@ -79,6 +81,19 @@ def _next(answer: JSON) -> str:
     return "add `--cluster dgx-h100 --devices 64` for layout, time and cost; `--law all` for every law"
 
 
+def _clusters(answer: JSON) -> Iterator[Block]:
+    """The same on several clusters, the cheapest first."""
+    rows = [
+        [row["cluster"], f"{row['devices']:,}", decimal(row["days"], 3), share(row["mfu"]), count(row["params"]),
+         decimal(row["price"], 3), count(row["cost"]), decimal(row["cost_per_million_tokens"], 3),
+         count(row["energy_kwh"])]
+        for row in sorted(answer.get("clusters", ()), key=lambda row: float(row["order"]))
+    ]  # fmt: skip
+    if rows:
+        heads = ("cluster", "devices", "days", "MFU", "params", "an hour", "cost", "a million tokens", "kWh")
+        yield Table(heads, rows, f"side by side; money in {answer['budget'].get('currency', 'USD')}")
+
+
 def _doubts(answer: JSON) -> Iterator[Block]:
     flat = answer["flat"]
     if flat and answer["params"]["p10"] < answer["params"]["p90"]:
@@ -116,7 +131,8 @@ def _epochs(answer: JSON) -> Iterator[Block]:
         read, unique, new = map(count, (answer["model"]["tokens"], epochs["unique"], epochs["worth_tokens"]))
         worth = f"{read} tokens of {unique} are worth {new} new ones"
         last = f"a token of the last epoch {share(epochs['last_token'])} of a new one (half at {epochs['half_at']:.0f})"
-        yield Line("epochs", f"{epochs['epochs']:.3g}: {worth}, {last}", "" if epochs["few"] else "warn")
+        loses = f"; repeats cost {epochs['loses_nats']:.3f} nats"
+        yield Line("epochs", f"{epochs['epochs']:.3g}: {worth}, {last}{loses}", "" if epochs["few"] else "warn")
 
 
 def _tables(answer: JSON) -> Iterator[Block]:
