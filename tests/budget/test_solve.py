@@ -105,6 +105,15 @@ def test_all_laws_stand_beside_each_other_with_their_reasons() -> None:
     assert "too large" in rows["kaplan"]["why"]
 
 
+def test_clusters_stand_side_by_side_and_the_cheapest_is_answered(call_cli) -> None:
+    flags = "--params 1B --tokens 10B --devices 8 --clusters dgx-a100-80g,dgx-h100 --json"
+    answer = json.loads(call_cli("budget", *flags.split()).out)
+    first, second = sorted(answer["clusters"], key=lambda row: row["order"])
+    assert first["cost"] < second["cost"]
+    assert answer["plan"]["cluster"] == first["cluster"]
+    assert first["cost_per_million_tokens"] == pytest.approx(first["cost"] / 1e4)
+
+
 def test_the_run_file_is_one_that_train_takes(tmp_path: Path, call_cli) -> None:
     path = tmp_path / "run.yaml"
     flags = "--days 1 --cluster dgx-h100 --devices 8 --data tokens --json"

@@ -87,6 +87,7 @@ def _row(solved: Solved, law: Law) -> dict[str, Any]:
     loss = law.predict(params, tokens, solved.ask.unique)
     return {
         "name": law.name, "title": law.title, "params": params, "tokens": tokens, "counts": law.counts,
+        "best_tokens": law.tokens(params),
         "loss": None if loss is None else float(loss), "tokenizer": law.tokenizer, "corpus": law.corpus,
         "range": {key: list(ends) for key, ends in law.range.items()},
         "inside": law.inside(params, law.k * params * tokens), "followed": law is solved.law,

@@ -136,20 +136,26 @@ def _epochs(answer: JSON) -> Iterator[Block]:
 
 
 def _tables(answer: JSON) -> Iterator[Block]:
-    heads = ("law", "params", "tokens", "loss", "fitted to", "counts", "inside", "corpus", "source")
+    held = {"params", "tokens"} <= answer["given"].keys()
+    tokens = "best_tokens" if held else "tokens"
+    heads = ("law", "params", tokens.replace("_", " "), "loss", "fitted to", "counts", "inside", "corpus", "source")
     rows = [
-        [row["name"] + (" *" if row["followed"] else ""), count(row["params"]), count(row["tokens"]),
+        [row["name"] + (" *" if row["followed"] else ""), count(row["params"]), count(row[tokens]),
          f"{row['loss']:.3f}" if row["loss"] else "–", " to ".join(map(count, row["range"]["params"])), row["counts"],
          yes(row["inside"]), row["corpus"], row["source"]]
         for row in answer["laws"]
     ]  # fmt: skip
-    note = "* followed. Parameters as each counts them; don't compare losses: each has its own tokenizer and corpus"
+    note = (
+        "* followed. "
+        + ("Best tokens: of that size; the loss is of the tokens given. " if held else "")
+        + "Parameters as each counts them; don't compare losses: each has its own tokenizer and corpus"
+    )
     yield Table(heads, rows, "what each law says", note, spare=("source", "corpus", "inside"))
     why = [f"{row['name']}: {row['why']}" for row in answer["laws"] if row["why"]]
     if why:
         yield Note("why some stand apart", why, few=3)
     rows = [[f"{row['times']:g} x", count(row["tokens"]), f"{row['loss']:.3f}"] for row in answer["more_tokens"]]
-    yield Table(("tokens", "", "loss"), rows, "the same model on more tokens", detail=True)
+    yield Table(("tokens", "", "loss"), rows, "the same model on more tokens", detail=not held)
     keys = ("params", "tokens", "tokens_per_param")
     rows = [[row["name"], *(count(row[key]) for key in keys), row["source"]] for row in answer["published"]]
     yield Table(
