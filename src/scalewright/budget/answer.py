@@ -127,6 +127,11 @@ def _loss(solved: Solved, notes: list[str]) -> dict[str, Any]:
         notes.append(f"loss as of a dense model with the active parameters, which {law.name} is of: an upper bound")
     params = size_of(solved.model, law.counts)
     value, error = float(law.predict(params, solved.tokens, solved.ask.unique)), law.error(params, solved.tokens)
+    if value > (guess := math.log(solved.model.vocab_size)):
+        notes.append(
+            f"the law's loss, {value:.3g}, is worse than guessing, whose {guess:.3g} is shown: far from its range"
+        )
+        value = guess
     inside = law.inside(params, law.k * params * solved.tokens)
     return {
         "p10": value * (1 - error), "p50": value, "p90": value * (1 + error), "unit": "nats/token", "law": law.name,

@@ -8,7 +8,7 @@ takes     30 days (24.6 to 36.5), 46.1k device-hours, 184k USD (107k to 576k), .
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from scalewright.report.present.blocks import Block, Line, Note, Shown, Table
@@ -25,7 +25,7 @@ def show_budget(answer: JSON) -> Shown:
     size = f"{count(model['params'])} parameters{active} on {count(model['tokens'])} tokens"
     title = f"{size}: {budget['flops']:.3g} FLOPs"
     if plan:
-        title = f"{size}: {plan['devices']:,} x {plan['device']} for {decimal(budget['days'], 3)} days"
+        title = f"{size}: {plan['devices']:,} x {plan['device']} for {_time(budget['days'])}"
     head = [_model(answer), _loss(answer), *_takes(answer), Line("next", _next(answer))]
     head.append(Line("assumed", ", ".join(answer["assumed"]), listed=True))
     return Shown(
@@ -53,6 +53,19 @@ def _span(band: JSON | None, unit: str = "") -> str:
     return f"{count(band['p50'])}{unit} ({count(band['p10'])} to {count(band['p90'])})"
 
 
+def _time(days: float, ends: Sequence[float] = ()) -> str:
+    """`30.0 days (24.6 to 36.5)`; short ones in hours or minutes."""
+    times, unit = next(((n, unit) for n, unit in ((1, "days"), (24, "hours")) if days * n >= 1), (1440, "minutes"))
+    usual, *band = (decimal(value * times, 3) for value in (days, *ends))
+    return f"{usual} {unit}" + (f" ({' to '.join(band)})" if band else "")
+
+
+def _weight(band: JSON, small: str, large: str) -> str:
+    """In thousands of the small unit where it is that much."""
+    times, unit = (1e3, large) if band["p50"] >= 1e3 else (1.0, small)
+    return f"{_span({key: value / times for key, value in band.items()})} {unit}"
+
+
 def _takes(answer: JSON) -> Iterator[Line]:
     total, budget, plan = answer["total"], answer["budget"], answer["plan"]
     if not total:
@@ -60,12 +73,11 @@ def _takes(answer: JSON) -> Iterator[Line]:
             "takes", f"{budget['flops']:.3g} FLOPs ({decimal(budget['pf_days'], 3)} PF-days); --cluster: time and money"
         )
         return
-    early, usual, late = (decimal(total["days"][key], 3) for key in ("p10", "p50", "p90"))
-    days = f"{usual} days ({early} to {late})"
     cost = f", {_span(total['cost'])} {total['currency']}" if total["cost"] else ", no price known (--price)"
-    tons = {key: value / 1000 for key, value in total["co2_kg"].items()}
-    energy = f"{_span({key: value / 1000 for key, value in total['energy_kwh'].items()})} MWh, {_span(tons)} t of CO2"
-    yield Line("takes", f"{days} for these tokens, {count(budget['device_hours'])} device-hours{cost}; {energy}")
+    energy = f"{_weight(total['energy_kwh'], 'kWh', 'MWh')}, {_weight(total['co2_kg'], 'kg', 't')} of CO2"
+    hours = f"{count(budget['device_hours'])} device-hours"
+    days = _time(budget["days"], [total["days"][key] for key in ("p10", "p90")])
+    yield Line("takes", f"{days} for these tokens, {hours}{cost}; {energy}")
     keys = answer["layout"]
     axes = " · ".join(f"{key} {keys[key]}" for key in ("tp", "pp", "cp", "ep", "dp") if keys[key] > 1)
     batch = f"batch {count(answer['recipe']['batch_tokens'])} tokens, lr {answer['recipe']['lr']:.2g}"
