@@ -54,7 +54,11 @@ LOSSES = [
     ("sardana", 70e9, 1e12, None, 1.947, 3e-4),  # its code's README, four digits
     ("hoffmann-printed", 70e9, 1.4e12, None, 1.9366, 1e-4),  # the constants as printed
     ("cerebras", 1.3e10, 2.3e22 / 6 / 1.3e10, None, 1.580, 1e-3),  # 2304.03208, 3.1; measured 1.575
-    ("gadre-refinedweb", 1439795200, 460734464000, None, 2.5314, 0.01),  # measured: mlfoundations/scaling (MIT)
+    # measured on C4's validation: mlfoundations/scaling, exp_data/models (MIT); its fits' errors are up to 2%
+    ("gadre-refinedweb", 1439795200, 460734464000, None, 2.5314, 0.01),
+    ("gadre-c4", 1439795200, 115183616000, None, 2.4724, 0.025),
+    ("gadre-redpajama", 1439795200, 921468928000, None, 2.5021, 0.02),
+    ("gadre-redpajama", 6889410560, 137788211200, None, 2.4250, 0.02),
     ("kaplan", 1e9, 1e15, None, (6.4e13 / 1e9) ** 0.076, 1e-3),  # no end of tokens: table 2's L(N)
 ]
 

@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalewright.budget.laws import Law, find_law
+from scalewright.budget.shape import FAMILY, MIXTURE, shape_keys
+from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 
 MOST = {
     "flops": 1e32, "device_hours": 1e13, "money": 1e14, "energy": 1e14, "days": 36525.0, "params": 1e14, "tokens": 1e18,
-    "unique": 1e18, "serve": 1e21, "loss": 20.0, "price": 1e6,
+    "unique": 1e18, "serve": 1e21, "loss": 20.0,
 }  # fmt: skip
 EXAMPLES = {
     "flops": "1e23", "device_hours": "50000", "money": "250000", "energy": "40000", "days": "30", "params": "8B",
-    "tokens": "1T", "unique": "100B", "serve": "2T", "loss": "2.1", "price": "2.5",
+    "tokens": "1T", "unique": "100B", "serve": "2T", "loss": "2.1",
 }  # fmt: skip
 AMOUNTS = ("flops", "device_hours", "money", "energy", "loss")
 DAYS = 30.0  # of a run whose devices aren't given
@@ -79,6 +81,7 @@ class Ask:
             if value is not None and not (math.isfinite(value) and 0 < value <= most):
                 how = f"give a number above 0 and up to {most:g}, such as {EXAMPLES[key]}"
                 raise UserError(f"{key.replace('_', ' ')} is {value:g}", f"--{key.replace('_', '-')}", how)
+        WholeRun(1.0, self.price, self.currency, self.goodput).check()
         flags = {key: getattr(self, key) for key in (*AMOUNTS, "days", "params", "model", "tokens")}
         given = [f"--{key.replace('_', '-')}" for key, value in flags.items() if value is not None]
         amounts = [key for key in AMOUNTS if flags[key] is not None]
@@ -102,6 +105,8 @@ class Ask:
                 raise UserError(f"--{timed[0].replace('_', '-')} needs a cluster", "budget", how)
         elif self.days is not None and self.devices is None and not amounts and not self.fixed:
             raise UserError("--days is given without devices", "budget", "add --devices 64")
+        if self.law.counts == MIXTURE and self.model is None and "moe" not in shape_keys(self.like or FAMILY):
+            raise UserError(f"{self.law.name} is a law of mixtures of experts", "--law", "add --like qwen3_moe")
         if self.seq_len < 2:
             raise UserError(f"seq_len is {self.seq_len}", "--seq-len", "give a length such as 4096")
         if self.loss is not None and self.law.form != "parametric":

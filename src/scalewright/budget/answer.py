@@ -20,7 +20,7 @@ from scalewright.budget.amounts import Ask, given_keys
 from scalewright.budget.laws import FOLDER, USUAL, Law, find_law, laws, worth_of
 from scalewright.budget.recipe import recipes, usual
 from scalewright.budget.serve import serve
-from scalewright.budget.shape import size_of
+from scalewright.budget.shape import MIXTURE, size_of
 from scalewright.budget.solve import Solved, question_of
 from scalewright.budget.solve import sizes as sizes_of
 from scalewright.plan.search.run_file import run_file
@@ -123,7 +123,7 @@ def _loss(solved: Solved, notes: list[str]) -> dict[str, Any]:
     law = _loss_law(solved.law)
     if law is not solved.law:
         notes.append(f"loss by {law.name}: {solved.law.name} has none")
-    if solved.model.moe is not None and law.counts != "total of a mixture":
+    if solved.model.moe is not None and law.counts != MIXTURE:
         notes.append(f"loss as of a dense model with the active parameters, which {law.name} is of: an upper bound")
     params = size_of(solved.model, law.counts)
     value, error = float(law.predict(params, solved.tokens, solved.ask.unique)), law.error(params, solved.tokens)

@@ -10,28 +10,35 @@ A law that leaves embeddings out asks for a larger total; of a mixture a token m
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.huggingface import why_not_running
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import is_preset, load_model_spec, model_presets
-from scalewright.spec.shapes import new_preset
+from scalewright.spec.shapes import find_family, new_preset, styles
 from scalewright.spec.tensors import count
 
 NEAR = 0.05  # a preset so close is taken: the loss along a budget is flat, its shape and its vocabulary are well known
 GIVEN = 0.01  # the same of a size that the user gave
-FAMILY = "llama"
+FAMILY, MIXTURE = "llama", "total of a mixture"
 SMALLEST, LARGEST = 1e4, 1e14
 # Usual vocabularies by parameters: the embedding stays a small part of a model.
 VOCABULARIES = ((1e9, 65536), (1e8, 32768), (1e7, 8192), (2e6, 2048), (0.0, 512))
 
 
+def shape_keys(like: str) -> Mapping[str, Any]:
+    """The keys that shapes of a family (or of a preset's) share. Raises UserError for an unknown one."""
+    return styles()[find_family(like)].keys
+
+
 def size_of(spec: ModelSpec, counts: str) -> int:
     """The parameters of a model as a law counts them."""
     sizes = count(spec)
-    if counts == "total of a mixture":
+    if counts == MIXTURE:
         return sizes.total - sizes.embedding - sizes.head
     if counts == "non-embedding":
         return sizes.active - sizes.embedding - sizes.head

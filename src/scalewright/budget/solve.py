@@ -185,8 +185,8 @@ def _planned(
         tell(f"planning {made.model.name} on {count(devices)} devices")
         try:
             plan = _search(replace(start, model=made.model, tokens=made.tokens))
-        except UserError:
-            if not free or made.params < 1e5:
+        except UserError as error:
+            if not free or error.where != "memory":
                 raise
             shrunk, most = shrunk or made.params, made.params * SHRINK
             continue

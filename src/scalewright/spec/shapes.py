@@ -55,7 +55,7 @@ def new_preset(params: float, like: str = "llama", vocab: int = 65536) -> ModelS
     """A spec of the family `like`, or of that preset's, within 2% of `params`; raises UserError when there is none."""
     if vocab < 1 or params <= 0:
         raise UserError(f"params {params:g} and vocab {vocab} must be positive", "presets new", "give other numbers")
-    family = _family(like)
+    family = find_family(like)
     style = styles()[family]
     widths = _widths(params, style)
     candidates = [shape for width in widths for shape in _candidates(family, style, params, vocab, width)]
@@ -67,7 +67,8 @@ def new_preset(params: float, like: str = "llama", vocab: int = 65536) -> ModelS
     return _make(family, style, params, vocab, *sizes)
 
 
-def _family(like: str) -> str:
+def find_family(like: str) -> str:
+    """The family of a short name, or of a preset. Raises UserError for one that has no style."""
     name = SHORT.get(like.lower(), like.lower())
     if name in styles():
         return name
