@@ -24,7 +24,7 @@ from scalewright.budget.shape import MIXTURE, size_of
 from scalewright.budget.solve import Solved, question_of
 from scalewright.budget.solve import sizes as sizes_of
 from scalewright.plan.search.run_file import run_file
-from scalewright.plan.whole_run import LEFT_OUT, usual_goodput
+from scalewright.plan.whole_run import LEFT_OUT
 from scalewright.spec.base import read_yaml
 from scalewright.spec.common.formatting import commented, count
 from scalewright.spec.errors import UserError
@@ -267,7 +267,7 @@ def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
     }  # fmt: skip
     assumed = [*question_of(solved)[1], *print_.assumed]
     if ask.goodput is None:
-        assumed.append(f"goodput {100 * usual_goodput(solved.devices):.4g}% (failures as in Llama 3's run)")
+        assumed.append(f"goodput {100 * solved.goodput:.4g}% (failures as in Llama 3's run)")
     return {
         "budget": budget,
         "mfu": facts["mfu"],
