@@ -62,7 +62,8 @@ def draw(answer: dict[str, Any], path: Path) -> None:
             label="extrapolated, p10 to p90",
         )
         axes.axvspan(high, end * 1.2, color="0.93")
-        axes.text(high * 1.1, axes.get_ylim()[1], " beyond what was fitted", fontsize=8, va="top", color="0.4")
+        where = axes.get_xaxis_transform()  # x in data, y as a share of the frame
+        axes.text(high * 1.1, 0.96, " beyond what was fitted", fontsize=8, va="top", color="0.4", transform=where)
     axes.set(xscale="log", xlabel="training FLOPs (6 N D)", ylabel="loss (nats a token)")
     axes.legend(fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
