@@ -19,8 +19,7 @@ def test_every_family_at_every_size(like: str, params: float) -> None:
     assert count(spec).total == pytest.approx(params, rel=0.02)
     assert spec.hidden_size % (128 if params >= 1e9 else 64) == 0
     assert spec.dim_per_head in ((64, 128, 256) if params >= 1e8 else (32, 64, 128, 256))
-    fine = 16 if spec.hidden_size < 256 else 64  # in a small model 64 would be a tenth of its MLP
-    assert spec.intermediate_size % (256 if spec.hidden_size >= 1024 else fine) == 0
+    assert spec.intermediate_size % (256 if spec.hidden_size >= 1024 else 64) == 0
     assert spec.num_attention_heads % spec.kv_heads == 0
     assert spec.num_hidden_layers < 9 or spec.num_hidden_layers % 2 == 0
     if params >= 3e9 and spec.dim_per_head == 128:
@@ -65,6 +64,13 @@ def test_like_takes_short_names_and_presets() -> None:
     assert new_preset(1e9, "mistral-7b-v0.1").family == "mistral"
     with pytest.raises(UserError, match="unknown family 'lama'"):
         new_preset(1e9, "lama")
+
+
+def test_fine_steps_keep_small_models_in_proportion() -> None:
+    specs = [new_preset(p, "llama", 512, fine=True) for p in (2e5, 5e5, 1.2e6, 2.2e6, 4e6)]
+    assert all(16 < spec.hidden_size / spec.num_hidden_layers < 50 for spec in specs)
+    assert [spec.hidden_size for spec in specs] == sorted(spec.hidden_size for spec in specs)
+    assert count(new_preset(2e5, "llama", 512)).total == pytest.approx(2e5, rel=0.02)  # where no coarser one is
 
 
 def test_sizes_that_no_shape_has() -> None:

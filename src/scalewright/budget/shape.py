@@ -74,7 +74,7 @@ def scaled(total: float, like: str, vocab: int) -> ModelSpec:
     """A family's shape of this size; small ones, whose steps are coarse, up to 25% beside it. Raises UserError."""
     for percent in (0, 2, -2, 5, -5, 9, -9, 14, -14, 20, -20, 25):
         with suppress(UserError):
-            return new_preset(total * (1 + percent / 100), like, vocab)
+            return new_preset(total * (1 + percent / 100), like, vocab, fine=True)
     return new_preset(total, like, vocab)
 
 
