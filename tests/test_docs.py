@@ -92,7 +92,7 @@ def test_slow_commands_run(name, tmp_path):
 
 
 # They start no ranks and time nothing, so that this process can be theirs
-QUICK = {"presets", "plan", "predict", "score", "diagnose", "read", "emit", "report", "compare"}
+QUICK = {"presets", "plan", "predict", "budget", "score", "diagnose", "read", "emit", "report", "compare"}
 
 
 def without_a_shell(block: Block) -> list[list[str]]:

@@ -20,7 +20,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
 EVERYTHING = {
     "accept", "spec", "plan", "machine", "model", "parallel", "data", "checkpoint", "launch", "track",
-    "evaluate", "train", "dry_run", "parity", "bench", "diagnose", "emit", "serve", "report", "learn", "cli",
+    "evaluate", "budget", "train", "dry_run", "parity", "bench", "diagnose", "emit", "serve", "report", "learn", "cli",
     "goodput",
 }  # fmt: skip
 
@@ -44,6 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "diagnose": {"spec", "plan", "emit"},
     "emit": {"spec"},
     "serve": {"spec", "model", "parallel", "checkpoint", "data"},
+    "budget": {"spec", "plan"},
     "report": {"spec", "plan", "diagnose"},
     "learn": {"spec"},
     "cli": {"spec"},
@@ -55,10 +56,11 @@ LAZY: dict[str, set[str]] = {
     "cli": EVERYTHING,
 }
 
-NO_TORCH_EVER = {"spec", "plan", "goodput", "report", "diagnose", "emit", "data"}  # not even lazily
+NO_TORCH_EVER = {"spec", "plan", "budget", "goodput", "report", "diagnose", "emit", "data"}  # not even lazily
 NO_TORCH_AT_THE_TOP = {"cli", "machine", "launch", "track"}
 WITHOUT_CIRCLES = (
     "plan",
+    "budget",
     "goodput",
     "spec",
     "track",
@@ -226,7 +228,7 @@ def test_unix_modules_are_never_imported_at_the_top():
 
 
 # The base package: everything that works without the `train` extra.
-BASE = ("spec", "plan", "goodput", "report", "track", "cli", "launch", "machine", "data", "diagnose", "emit")
+BASE = ("spec", "plan", "budget", "goodput", "report", "track", "cli", "launch", "machine", "data", "diagnose", "emit")
 
 
 def base_modules() -> list[str]:
@@ -270,7 +272,18 @@ def run_blocked(
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
 
 
-EXTRAS = {"torch", "safetensors", "tokenizers", "pyarrow", "mlflow", "tensorboard", "wandb", "transformers"}
+EXTRAS = {
+    "torch",
+    "scipy",
+    "matplotlib",
+    "safetensors",
+    "tokenizers",
+    "pyarrow",
+    "mlflow",
+    "tensorboard",
+    "wandb",
+    "transformers",
+}
 
 
 def test_the_base_package_imports_without_the_extras():

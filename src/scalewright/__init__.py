@@ -24,6 +24,7 @@ _HOME = {
     "read": "scalewright.api",
     "plan": "scalewright.api",
     "goodput": "scalewright.api",
+    "budget": "scalewright.api",
     "train": "scalewright.api",
     "diagnose": "scalewright.api",
     "load_model": "scalewright.serve.load",

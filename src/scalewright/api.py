@@ -307,6 +307,53 @@ def read(source: str | Path, model: str | None = None) -> Question:
     return question(str(source), model)
 
 
+def budget(
+    *, flops: float | None = None, device_hours: float | None = None, days: float | None = None,
+    money: float | None = None, energy: float | None = None, loss: float | None = None, params: float | None = None,
+    tokens: float | None = None, model: str | Mapping[str, Any] | ModelSpec | None = None,
+    cluster: str | dict[str, Any] | ClusterSpec | None = None, devices: int | None = None, law: str | None = None,
+    serve: float | None = None, unique: float | None = None, like: str | None = None, vocab: int | None = None,
+    seq_len: int = 4096, price: float | None = None, commitment: str = "on_demand", currency: str | None = None,
+    goodput: float | None = None, region: str | None = None, pue: float | None = None, out: str | Path | None = None,
+    data: str | None = None, force: bool = False, clusters: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda text: None,
+) -> Answer:  # fmt: skip
+    """Size, tokens, layout, loss and cost of a budget, or what a size and its tokens take: `scalewright budget --json`.
+
+    One amount: `flops`, `device_hours`, `money`, `energy` (kWh), `loss` (nats a token), or `days` on `devices` of
+    `cluster`; `params` (or a `model`) and `tokens` hold one of the two, and both together are priced. `law`: a name, or
+    "all" to see every one. `serve`: tokens to serve later; `unique`: tokens at hand, more are repeats. `price` is of a
+    device and hour. `clusters`: the same on each, side by side; the answer is of the cheapest. Raises UserError.
+    """
+    from scalewright.answers import Answer
+    from scalewright.budget.amounts import Ask
+    from scalewright.budget.answer import answer, side_by_side, why_no_run_file
+    from scalewright.budget.solve import solve_budget
+    from scalewright.spec.common.files import check_replaceable, write_signed
+    from scalewright.spec.presets import load_model_spec
+
+    if out is not None:
+        check_replaceable(Path(out), force)
+    ask = Ask(
+        flops=flops, device_hours=device_hours, days=days, money=money, energy=energy, loss=loss, params=params,
+        tokens=tokens, model=None if model is None else load_model_spec(model), devices=devices, law_name=law,
+        serve=serve, unique=unique, like=like, vocab=vocab, seq_len=seq_len, price=price, commitment=commitment,
+        currency=currency, goodput=goodput, region=region, pue=pue,
+    )  # fmt: skip
+    if clusters and cluster is not None:
+        raise UserError("--cluster and --clusters are both given", "budget", "keep one of them")
+    places = [None if name is None else find_place(name, devices) for name in clusters or (cluster,)]
+    all_solved = [solve_budget(ask, place, tell) for place in places]
+    rows = side_by_side(all_solved) if clusters else []
+    solved = all_solved[min(range(len(rows)), key=lambda at: rows[at]["order"])] if rows else all_solved[0]
+    keys = answer(solved, None if out is None else Path(out), data) | ({"clusters": rows} if rows else {})
+    if out is not None:
+        if keys["run_yaml"] is None:
+            raise why_no_run_file(solved)
+        write_signed(out, keys["run_yaml"], force)
+    return Answer(keys)
+
+
 def diagnose(
     *paths: str | Path, model: str | None = None, cluster: str | None = None, layout: Mapping[str, Any] | None = None,
     seq_len: int | None = None, configuration: str | Path | None = None, what_if: Sequence[str] = (),

@@ -19,6 +19,7 @@ VERBS = (
     "presets",
     "plan",
     "predict",
+    "budget",
     "score",
     "diagnose",
     "prepare",

@@ -41,7 +41,7 @@ def test_an_option_s_words_are_options_somewhere() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["budget"], "no command 'budget' (scalewright): `predict` and `plan` give days"),
+        (["cost"], "no command 'cost' (scalewright): `budget --params 8B"),
         (["serve"], "no command 'serve' (scalewright): there is no server; `generate"),
         (["chaos"], "no command 'chaos' (scalewright): there is none; `accept run.yaml`"),
         (["Explore"], "no command 'Explore' (scalewright): `plan` searches all layouts"),

@@ -66,6 +66,13 @@ def test_like_takes_short_names_and_presets() -> None:
         new_preset(1e9, "lama")
 
 
+def test_fine_steps_keep_small_models_in_proportion() -> None:
+    specs = [new_preset(p, "llama", 512, fine=True) for p in (2e5, 5e5, 1.2e6, 2.2e6, 4e6)]
+    assert all(16 < spec.hidden_size / spec.num_hidden_layers < 50 for spec in specs)
+    assert [spec.hidden_size for spec in specs] == sorted(spec.hidden_size for spec in specs)
+    assert count(new_preset(2e5, "llama", 512)).total == pytest.approx(2e5, rel=0.02)  # where no coarser one is
+
+
 def test_sizes_that_no_shape_has() -> None:
     with pytest.raises(UserError, match="the smallest with vocab 65536"):
         new_preset(1e6, "llama", 65536)

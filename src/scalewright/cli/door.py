@@ -49,6 +49,7 @@ _PATHLIB = ("Symlink loop from", "Could not determine home", "Can't determine ho
 _EXTRAS = {
     "torch": "train", "safetensors": "train", "tokenizers": "train", "pyarrow": "train", "mlflow": "track",
     "tensorboard": "track", "wandb": "track", "ray": "ray", "mpi4py": "mpi", "lm_eval": "evaluate",
+    "scipy": "budget", "matplotlib": "budget",
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
     width   multiples of 8 heads of 128 when large, so that tensor parallelism of 8 divides them
     depth   hidden / layers as in published models: 64 at 0.1B, 128 at 8B and above
-    mlp     the family's ratio to hidden, in steps of 256
+    mlp     the family's ratio to hidden, in steps of 256; of 16 in small models, where fine steps are asked for
 
 The parameter count is affine in depth, and in the MLP's size at a depth: three counts at one width give all
 others. The result is the shape within 2% of the size whose proportions are nearest to the usual.
@@ -51,14 +51,19 @@ SHORT = {
 }  # fmt: skip
 
 
-def new_preset(params: float, like: str = "llama", vocab: int = 65536) -> ModelSpec:
-    """A spec of the family `like`, or of that preset's, within 2% of `params`; raises UserError when there is none."""
+def new_preset(params: float, like: str = "llama", vocab: int = 65536, fine: bool = False) -> ModelSpec:
+    """A spec of the family `like`, or of that preset's, within 2% of `params`; raises UserError when there is none.
+
+    `fine`: sizes of small models in finer steps, so that those of a ladder keep their proportions.
+    """
     if vocab < 1 or params <= 0:
         raise UserError(f"params {params:g} and vocab {vocab} must be positive", "presets new", "give other numbers")
-    family = _family(like)
+    family = find_family(like)
     style = styles()[family]
-    widths = _widths(params, style)
-    candidates = [shape for width in widths for shape in _candidates(family, style, params, vocab, width)]
+    widths = _widths(params, style, fine)
+    candidates = [shape for width in widths for shape in _candidates(family, style, params, vocab, width, fine)]
+    if not candidates and not fine:
+        return new_preset(params, like, vocab, fine=True)
     if not candidates:
         smallest = count(_make(family, style, params, vocab, 64, 1, 64)).total
         how = f"the smallest with vocab {vocab} has {smallest:,}" if smallest > params else "try a size nearby"
@@ -67,7 +72,8 @@ def new_preset(params: float, like: str = "llama", vocab: int = 65536) -> ModelS
     return _make(family, style, params, vocab, *sizes)
 
 
-def _family(like: str) -> str:
+def find_family(like: str) -> str:
+    """The family of a short name, or of a preset. Raises UserError for one that has no style."""
     name = SHORT.get(like.lower(), like.lower())
     if name in styles():
         return name
@@ -76,14 +82,15 @@ def _family(like: str) -> str:
     raise unknown("family", like, styles(), "presets new --like")
 
 
-def _widths(params: float, style: Style) -> list[int]:
+def _widths(params: float, style: Style, fine: bool) -> list[int]:
     """Widths from a third to three times the one that 12 hidden^2 parameters a layer would need."""
     moe = style.keys.get("moe")
     dense = params * moe["top_k"] / moe["num_experts"] if moe else params  # active parameters set the width
     middle = (dense * _aspect(dense) / 12) ** (1 / 3)
-    step = 64 if middle < 384 else 256 if dense < 1.5e9 or moe else 1024
+    step = 32 if fine and middle < 128 else 64 if middle < 384 else 256 if dense < 1.5e9 or moe else 1024
     low = max(step, int(middle / 3) // step * step)
-    return list(range(low, int(middle * 3) + step, step))
+    widths = range(low, int(middle * 3) + step, step)
+    return [width for width in widths if width < 128 or width % 64 == 0]  # whole heads
 
 
 def _aspect(params: float) -> float:
@@ -92,10 +99,10 @@ def _aspect(params: float) -> float:
 
 
 def _candidates(
-    family: str, style: Style, params: float, vocab: int, hidden: int
+    family: str, style: Style, params: float, vocab: int, hidden: int, fine: bool
 ) -> Iterator[tuple[float, tuple[int, int, int]]]:
     """(cost, (hidden, layers, mlp)) of every depth that meets the size at this width."""
-    step = 256 if hidden >= 1024 and style.ratio > 1 else 64
+    step = 256 if hidden >= 1024 and style.ratio > 1 else 16 if fine and hidden < 256 else 64
     base, per_layer, per_step = _affine(family, style, params, vocab, hidden, step)
     usual = max(1, round(style.ratio * hidden / step))
     aspect = _aspect(params) if "moe" not in style.keys else 64.0

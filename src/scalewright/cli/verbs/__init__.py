@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from scalewright.cli.verbs import bench, presets
+from scalewright.cli.verbs import bench, budget, presets
 from scalewright.cli.verbs.accept import accept
 from scalewright.cli.verbs.checkpoint import diff_checkpoints, list_checkpoints, prune_checkpoints, verify_checkpoints
 from scalewright.cli.verbs.compare import compare
@@ -38,7 +38,7 @@ from scalewright.cli.words import LIKE, table
 from scalewright.spec.errors import UserError, unknown
 
 Verb = Callable[..., None]
-Group = tuple[str, dict[str, Verb]]  # its help, and its verbs
+Group = tuple[str | Verb, dict[str, Verb]]  # its help, or what it does alone; and its verbs
 VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in which a newcomer meets them
     "Start here": {
         "demo": demo,
@@ -48,7 +48,11 @@ VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in whi
             {"models": presets.models, "clusters": presets.clusters, "new": presets.new},
         ),
     },
-    "Plan": {"plan": plan, "predict": predict, "goodput": goodput, "score": score},
+    "Plan": {
+        "plan": plan, "predict": predict,
+        "budget": (budget.budget, {"ladder": budget.ladder, "fit": budget.fit}),
+        "goodput": goodput, "score": score,
+    },
     "Measure": {
         "bench": ("The speed that this hardware really reaches.", {
             "matmul": bench.matmul, "memory": bench.memory, "collectives": bench.collectives, "pairs": bench.pairs,
@@ -118,7 +122,9 @@ def register(app: typer.Typer) -> None:
             if not isinstance(verb, tuple):
                 app.command(name, rich_help_panel=panel)(verb)
                 continue
-            group = typer.Typer(cls=Verbs, rich_markup_mode=None, no_args_is_help=True, help=verb[0])
+            own = verb[0] if callable(verb[0]) else None
+            keys = {"invoke_without_command": True, "callback": own} if own else {"help": verb[0]}
+            group = typer.Typer(cls=Verbs, rich_markup_mode=None, no_args_is_help=own is None, **keys)
             for member, function in verb[1].items():
                 group.command(member)(function)
             app.add_typer(group, name=name, rich_help_panel=panel)
