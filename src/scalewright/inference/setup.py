@@ -1,0 +1,244 @@
+"""One replica of a model on its devices as plain numbers: what a rank reads, multiplies, sends and holds.
+
+    Question (names resolved) --setup--> Setup, a row of numbers --table--> Columns, which cost.py prices
+
+Per rank, with tp ranks in p stages, of which `ranks` attend to sequences of their own (attention data parallel):
+
+    attention weights   / (tp / ranks) / p          MLPs and experts   / tp / p (experts by tp or ep: the same bytes)
+    KV heads            / min(tp / ranks, heads)    beyond that number ranks hold copies; a latent is held by all
+    all-reduces         2 a layer, of hidden x 2 bytes a token
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+
+import numpy as np
+
+from scalewright.inference.constants import Constants, Engine, Format
+from scalewright.inference.counts import Counts, counts
+from scalewright.spec.hardware.cluster import ClusterSpec
+from scalewright.spec.hardware.topology import Level
+from scalewright.spec.model import ModelSpec
+
+FAMILIES = ("ampere", "hopper", "blackwell", "ada", "amd", "tpu")
+LIKE = {"blackwell-ultra": "blackwell", "rubin": "blackwell", "volta": "ampere", "turing": "ampere"}
+FAST = ("nvlink", "xgmi", "ici", "neuronlink")
+HALF = 2.0  # bytes of an activation
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How one replica is split, and how many there are."""
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1  # tp ranks that share out whole experts; bytes and FLOPs are as with tp, so only launch lines differ
+    replicas: int = 1
+    attention_dp: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Of one replica."""
+        return self.tp * self.pp
+
+    def dump(self) -> dict[str, int]:
+        """The keys of `layout`."""
+        keys = {"devices": self.devices * self.replicas, **vars(self)}
+        return {key: int(value) for key, value in keys.items()}
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Guessed tokens that one pass checks (Leviathan et al. 2023, §3)."""
+
+    tokens: int = 0  # guessed at a time: K
+    accepted: float = 0.0  # of them, on average
+    cost: float = 0.0  # of guessing one, beside a step of the model
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, with every name resolved."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    engine: Engine
+    weights: Format
+    kv: Format
+    shape: Shape
+    input_len: float
+    output_len: float
+    prefix_hit: float = 0.0  # share of the input that is cached already
+    speculation: Speculation = Speculation()
+    sparse_keys: int = 0  # keys that a query attends to at most, where an indexer chooses them (DeepSeek-V3.2)
+    slots: int | None = None
+    memory: float | None = None
+    chunk: int | None = None
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The numbers of one replica, per rank."""
+
+    devices: float
+    stages: float
+    layers: float  # of a stage
+    tp: float
+    ranks: float
+    block_bytes: float  # of the layers' weights, less routed experts
+    expert_bytes: float
+    hit: float  # the share of experts that one token uses
+    block_flops: float  # of one token
+    expert_flops: float
+    head_bytes: float
+    head_flops: float
+    full_bytes: float  # KV of one token and sequence, layers without a window
+    window_bytes: float
+    window: float
+    sparse: float
+    state_bytes: float
+    full_decode: float  # FLOPs of one query with one key
+    window_decode: float
+    full_prefill: float
+    window_prefill: float
+    token_bytes: float  # that a rank's all-reduce takes for one token
+    reductions: float
+    link: float
+    hops: float  # latencies that a message between stages takes
+    peak: float
+    half_peak: float
+    bandwidth: float
+    input_len: float
+    output_len: float
+    prefix_hit: float
+    guessed: float
+    accepted: float
+    guess_cost: float
+    slots: float
+    chunk: float
+    capacity: float  # bytes that the engine takes
+    weights: float  # bytes held
+    activations: float
+    reserve: float
+    names: dict[str, str] = field(default_factory=dict)
+
+
+class Columns:
+    """Setups as arrays, one element each; `of(c, part)` are their constants."""
+
+    def __init__(self, setups: Sequence[Setup]) -> None:
+        self.setups = list(setups)
+        for key in (f.name for f in fields(Setup) if f.name != "names"):
+            setattr(self, key, np.array([getattr(s, key) for s in setups], dtype=float))
+
+    def __len__(self) -> int:
+        return len(self.setups)
+
+    def __getattr__(self, name: str) -> np.ndarray:  # for type checkers: set in __init__
+        raise AttributeError(name)
+
+    @cached_property
+    def _index(self) -> dict[str, tuple[list[str], np.ndarray]]:
+        parts: dict[str, tuple[list[str], np.ndarray]] = {}
+        for part in self.setups[0].names:
+            names, index = np.unique([s.names[part] for s in self.setups], return_inverse=True)
+            parts[part] = list(names), index
+        return parts
+
+    def of(self, c: Constants, part: str) -> np.ndarray:
+        """The constant of each setup for this part."""
+        names, index = self._index[part]
+        return np.array([c[name] for name in names])[index]
+
+
+def setup(q: Question) -> Setup:
+    """The numbers of a question's replica."""
+    n, shape, device = counts(q.model), q.shape, q.cluster.device
+    tp, pp, ranks = shape.tp, shape.pp, shape.attention_dp
+    heads_split = tp / ranks
+    wide = _bytes(q.weights, "linears")
+    attention = n.attention / heads_split + n.attention_whole
+    mlp = n.mlp / tp
+    block = (wide * (attention + mlp) + HALF * n.rest) / pp
+    expert = _bytes(q.weights, "experts") * n.experts / tp / pp
+    ends = _bytes(q.weights, "all")
+    head_bytes = ends * n.head / tp / pp  # one of the stages; an average over them
+    lookup = 0.0 if n.tied else ends * n.embedding / tp / pp
+    kv = _bytes(q.kv, "all")
+    copies = min(heads_split, float(n.kv_heads)) if not n.latent else 1.0
+    kv_share = kv / (copies * ranks) / pp
+    level = _level(q.cluster, tp)
+    stage_level = _level(q.cluster, tp * pp) if pp > 1 else level
+    slots, chunk = q.engine.on(device)
+    chunk = q.chunk or chunk
+    slots = q.slots or slots
+    peak, compute = q.weights.rate(device)
+    half_peak = device.peak(device.half) or device.peak("fp32") or peak
+    family = _family(q.cluster)
+    widest = max(n.hidden, q.model.intermediate_size / tp)
+    activations = chunk * HALF * (4 * n.hidden + 2 * widest) + slots * n.head / n.hidden / tp * 4
+    experts_active = n.experts * n.top_k / n.num_experts
+    return Setup(
+        devices=shape.devices, stages=pp, layers=n.layers / pp, tp=tp, ranks=ranks, block_bytes=block,
+        expert_bytes=expert, hit=n.top_k / n.num_experts,
+        block_flops=2 * (n.attention + n.attention_whole * heads_split + n.mlp) / tp / pp,
+        expert_flops=2 * experts_active / tp / pp, head_bytes=head_bytes, head_flops=2 * n.head / tp / pp,
+        full_bytes=kv_share * n.full.elements, window_bytes=kv_share * n.windowed.elements, window=n.window or 1,
+        sparse=q.sparse_keys or np.inf, state_bytes=n.state_bytes / tp / pp,
+        full_decode=n.full.decode_flops / tp / pp, window_decode=n.windowed.decode_flops / tp / pp,
+        full_prefill=n.full.prefill_flops / tp / pp, window_prefill=n.windowed.prefill_flops / tp / pp,
+        token_bytes=HALF * n.hidden, reductions=2 * n.layers / pp if tp > 1 else 0, link=level.bytes_per_s,
+        hops=(pp - 1) * stage_level.latency_s, peak=peak, half_peak=half_peak,
+        bandwidth=_bandwidth(q.cluster), input_len=q.input_len, output_len=q.output_len, prefix_hit=q.prefix_hit,
+        guessed=q.speculation.tokens, accepted=q.speculation.accepted, guess_cost=q.speculation.cost, slots=slots,
+        chunk=chunk, capacity=device.capacity_bytes * (q.memory or q.engine.memory),
+        weights=block + expert + head_bytes + lookup, activations=activations, reserve=q.engine.reserve_gib * 2**30,
+        names={
+            "memory": f"memory.{family}", "compute": f"compute.{family}", "format": compute, "read": q.weights.read,
+            "host": f"host.{q.engine.name}", "kept": f"kept.{q.engine.name}", "reduce": _reduce(level),
+        },
+    )  # fmt: skip
+
+
+def _bytes(form: Format, part: str) -> float:
+    """Bytes of one weight of this part: experts, linears (which hold experts), or all."""
+    covered = {"experts": ("experts", "linears", "all"), "linears": ("linears", "all"), "all": ("all",)}[part]
+    return form.bits / 8 if form.covers in covered else HALF
+
+
+def _level(cluster: ClusterSpec, devices: int) -> Level:
+    """The innermost level that joins so many devices."""
+    levels = cluster.effective_levels()
+    return next((level for level in levels if level.size is None or level.size >= devices), levels[-1])
+
+
+def _reduce(level: Level) -> str:
+    if level.name == "fabric":
+        return "reduce.network"
+    return "reduce.fast" if level.kind in FAST else "reduce.host"
+
+
+def _family(cluster: ClusterSpec) -> str:
+    name = cluster.device.resolved_family.name
+    name = LIKE.get(name, name)
+    return name if name in FAMILIES else "other"
+
+
+def _bandwidth(cluster: ClusterSpec) -> float:
+    """Bytes/s of a device's memory, as published or as measured."""
+    inner = cluster.effective_levels()[0]
+    return inner.bytes_per_s if inner.name == "device" else cluster.device.memory_bytes_per_s
+
+
+def table(questions: Sequence[Question]) -> Columns:
+    """The columns of these questions."""
+    return Columns([setup(q) for q in questions])
+
+
+def model_counts(q: Question) -> Counts:
+    """The counts of a question's model."""
+    return counts(q.model)
