@@ -1,0 +1,103 @@
+"""Predictions beside measured serving runs: error, bias and band, by source.
+
+    read_table(FILE) -> Runs: the rows that can be expressed as columns, once; errors(runs, constants) for any constants
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalewright.inference import load
+from scalewright.inference.constants import DATA, Constants
+from scalewright.inference.rows import RowOfTable, row_of
+from scalewright.inference.setup import Columns, table
+from scalewright.spec.errors import UserError
+
+MEASURED = DATA / "inference_runs.csv"
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Measured rows as columns; `refused` has (line, why)."""
+
+    rows: list[Row]
+    asked: list[RowOfTable]
+    refused: list[tuple[int, str]]
+
+    @cached_property
+    def columns(self) -> Columns:
+        return table([row.question for row in self.asked])
+
+    @cached_property
+    def replicas(self) -> np.ndarray:
+        return np.array([row.question.shape.replicas for row in self.asked], dtype=float)
+
+    @cached_property
+    def loads(self) -> load.Loads:
+        """Of one replica each."""
+        loads = [row.load for row in self.asked]
+        each = self.replicas
+        return load.Loads(
+            np.array([x.kind for x in loads]), np.array([x.number for x in loads]) / each,
+            np.array([x.requests for x in loads]) / each, np.array([x.tpot for x in loads]),
+            np.array([x.ttft for x in loads]),
+        )  # fmt: skip
+
+    @cached_property
+    def source(self) -> np.ndarray:
+        return np.array([row["source"] for row in self.rows])
+
+    @cached_property
+    def measured(self) -> np.ndarray:
+        """Tokens/s; NaN where the rate measures no server."""
+        rates = [np.nan if row.rate is None or row.offered else row.rate for row in self.asked]
+        return np.array(rates, dtype=float)
+
+
+def read_table(path: Path = MEASURED) -> list[Row]:
+    """The rows of a CSV file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def runs_of(rows: Sequence[Row]) -> Runs:
+    """The rows that can be expressed."""
+    kept: list[Row] = []
+    asked: list[RowOfTable] = []
+    refused: list[tuple[int, str]] = []
+    for line, row in enumerate(rows, 2):
+        try:
+            asked.append(row_of(row))
+            kept.append(row)
+        except UserError as error:
+            refused.append((line, str(error)))
+    return Runs(kept, asked, refused)
+
+
+def predicted(runs: Runs, c: Constants) -> np.ndarray:
+    """Tokens/s of each row: of output, or of input where there is none."""
+    served = load.serve(runs.columns, c, runs.loads)
+    t = runs.columns
+    of_output = served.requests_per_s * t.output_len * runs.replicas
+    alone = t.input_len / np.maximum(served.prefill_s, 1e-9) * runs.replicas
+    return np.where(t.output_len > 0, of_output, alone)
+
+
+def by_source(runs: Runs, rates: np.ndarray) -> dict[str, dict[str, float]]:
+    """Rows, median error and bias in percent of each source."""
+    off = rates / runs.measured - 1
+    table_: dict[str, dict[str, float]] = {}
+    for source in dict.fromkeys(runs.source):
+        mine = off[(runs.source == source) & np.isfinite(off)]
+        if len(mine):
+            table_[source] = {"rows": len(mine), "error_pct": 100 * float(np.median(abs(mine))),
+                              "bias_pct": 100 * float(np.median(mine))}  # fmt: skip
+    return table_
