@@ -61,7 +61,7 @@ def decode_s(t: Columns, c: Constants, batch: Array, context: Array) -> Array:
     attention = part * np.maximum(read / memory, flops / (t.half_peak * c["attention.compute"]))
     stage = matrices(t, c, tokens) + head(t, c, tokens) + attention + reductions(t, c, tokens)
     stage += t.layers * c["layer.launch"]
-    steps = t.stages * stage + t.hops + t.of(c, "host") + batch * c["sequence.host"]
+    steps = t.stages * stage + t.hops + t.of(c, "host") + batch * t.of(c, "sequence")
     return np.asarray(steps * (1 + t.guessed * t.guess_cost))
 
 

@@ -12,9 +12,8 @@ import numpy as np
 
 from scalewright.inference import load
 from scalewright.inference.constants import constants
+from scalewright.inference.load import Load
 from scalewright.inference.setup import Question, Shape, table
-
-ALWAYS = 1e9
 
 
 def shapes(q: Question, devices: int) -> Iterator[Shape]:
@@ -29,17 +28,25 @@ def shapes(q: Question, devices: int) -> Iterator[Shape]:
             yield Shape(tp, pp, 1, devices // used)
 
 
-def usual(q: Question, devices: int) -> Shape:
-    """The layout of the highest rate under a full load; the leanest where none fits."""
+def usual(q: Question, devices: int, asked: Load) -> Shape:
+    """The layout of the highest rate under this load; the leanest where none fits."""
     choices = list(shapes(q, devices)) or [Shape(devices)]
-    served = full_load(q, choices)
+    served = under(q, choices, asked)
     rates = np.where(served.fits, served.requests_per_s * [s.replicas for s in choices], 0.0)
     return choices[int(np.argmax(rates))] if rates.any() else max(choices, key=lambda s: s.devices)
 
 
-def full_load(q: Question, choices: Sequence[Shape]) -> load.Served:
-    """What these layouts give when requests always wait."""
+def under(q: Question, choices: Sequence[Shape], asked: Load) -> load.Served:
+    """What one unit of each layout gives under its part of a load."""
     t = table([replace(q, shape=shape) for shape in choices])
-    n = len(choices)
-    always = load.Loads(np.full(n, "closed"), np.full(n, ALWAYS), np.zeros(n), np.full(n, np.inf), np.full(n, np.inf))
-    return load.serve(t, constants(), always)
+    return load.serve(t, constants(), loads([asked] * len(choices), choices))
+
+
+def loads(asked: Sequence[Load], of: Sequence[Shape]) -> load.Loads:
+    """Loads of whole systems as those of one unit each."""
+    units = np.array([shape.units for shape in of], dtype=float)
+    return load.Loads(
+        np.array([x.kind for x in asked]), np.array([x.number for x in asked]) / units,
+        np.array([x.requests for x in asked]) / units, np.array([x.tpot for x in asked], dtype=float),
+        np.array([x.ttft for x in asked], dtype=float), np.array([x.varied for x in asked]),
+    )  # fmt: skip

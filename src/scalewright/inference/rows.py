@@ -16,6 +16,7 @@ from typing import Any
 
 from scalewright.inference.constants import DATA, Engine, Format, engine_of, fold, format_of
 from scalewright.inference.layouts import usual
+from scalewright.inference.load import Load
 from scalewright.inference.setup import Question, Shape, Speculation
 from scalewright.plan.rows.cells import number, text
 from scalewright.plan.rows.row_model import known_name
@@ -27,22 +28,11 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import is_preset, load_model_spec
 
 Row = Mapping[str, Any]
-MAKERS = re.compile(r"^(nvidia|amd|habana|intel\(r\)|intel|apple|virtualized|instinct|\[maxsun\])[ -]+", re.I)
+MAKERS = re.compile(r"^(nvidia|amd|habana|intel\(r\) xeon\(r\)|intel\(r\)|intel|apple|virtualized|instinct|\[maxsun\])[ -]+", re.I)
 FORMATS = re.compile(r"-(fp8|awq|gptq|int8|w8a8|bf16|nvfp4|kv|hf|instruct|2507|it|v0\.1|0528x)$")
 ENDLESS = 1e9  # requests that are always waiting
 # The usual gain of guessed tokens, where a row names the method: accepted a step, and the cost of a guess beside a step
 GUESSES = {"mtp": (0.85, 0.06), "eagle": (0.55, 0.05), "ngram": (0.25, 0.0), "draft": (0.6, 0.15)}
-
-
-@dataclass(frozen=True)
-class Load:
-    """The load of a whole system (load.py)."""
-
-    kind: str = "closed"
-    number: float = 1.0
-    requests: float = 0.0
-    tpot: float = float("inf")
-    ttft: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -76,11 +66,12 @@ def row_of(row: Row) -> RowOfTable:
     lengths = [_length(row, key, work, assumed) for key in ("input_len", "output_len")]
     if not lengths[0] + lengths[1]:
         raise UserError("input_len and output_len are blank", "row", "fill one of them")
-    load = _load(row, work)
+    load = _load(row, work, lengths)
+    chunk = int(load.number) if not lengths[1] and load.number > 1 else None  # the micro-batch is what differs
     slots = int(load.number) if engine.name in ("jetstream", "gpt-fast", "llama.cpp") and load.number < ENDLESS else None
     question = Question(
         model, cluster, engine, weights, kv, Shape(), *lengths, speculation=_speculation(text(row, "notes")),
-        sparse_keys=sparse, slots=slots,
+        sparse_keys=sparse, slots=slots, chunk=chunk,
     )  # fmt: skip
     question = _shaped(row, question, load, assumed)
     scale = question.shape.devices * question.shape.replicas if text(row, "per_device") == "1" else 1
@@ -121,7 +112,7 @@ def model_named(name: str) -> tuple[ModelSpec, int, str]:
 @lru_cache(maxsize=256)
 def _cluster(name: str) -> ClusterSpec:
     """The usual system of a device by a table's name; raises UserError."""
-    plain = name.replace("‑", "-").split(",")[0].strip()
+    plain = name.replace("‑", "-").split(",")[0].split("(x")[0].strip()
     for _ in range(3):
         plain = MAKERS.sub("", plain)
     key = re.sub(r"-(gpu|cpu)$", "", fold(plain)) if "core" not in plain else fold(plain)
@@ -172,10 +163,15 @@ def _length(row: Row, key: str, work: Mapping[str, Any], assumed: list[str]) -> 
     return float(usual_length)
 
 
-def _load(row: Row, work: Mapping[str, Any]) -> Load:
-    """What was sent, by the source's own words."""
+def _load(row: Row, work: Mapping[str, Any], lengths: list[float]) -> Load:
+    """What was sent, by the source's own words; mean lengths that are no whole numbers are of texts that differ."""
+    varied = bool(work) or any(length != round(length) for length in lengths)
+    return replace(_sent(row, work), varied=varied)
+
+
+def _sent(row: Row, work: Mapping[str, Any]) -> Load:
     cell, notes = text(row, "concurrency_or_batch").lower(), text(row, "notes").lower()
-    in_all = re.search(r"(\d+) requests", notes + cell)
+    in_all = re.search(r"(\d+) (?:requests|prompts)", f"{notes} {cell} {text(row, 'input_len').lower()}")
     requests = float(in_all[1]) if in_all else 0.0
     if cell in ("server", "interactive"):
         limits = work.get(cell, {"tpot": 0.2, "ttft": 2.0})
@@ -183,17 +179,18 @@ def _load(row: Row, work: Mapping[str, Any]) -> Load:
     if rate := re.search(r"qps (\d+)", cell):
         return Load("rate", float(rate[1]), requests)
     if cell.startswith("offline") or cell == "saturated" or "production" in cell:
-        return Load("closed", ENDLESS)
+        return Load("closed", ENDLESS, requests)
     if cell.startswith("peak") or not cell:
-        return Load("all", requests or 1000.0, requests or 1000.0)
+        return Load("closed", requests or 1000.0, requests or 1000.0)
     level = float(cell)
     if "all requests at once" in notes:
-        return Load("all", level, level)
+        return Load("closed", level, level)
     if "all sent at once unless" in notes:
         if level >= requests:
-            return Load("all", requests, requests)
+            return Load("closed", requests, requests)
         if level not in (4, 512):  # a peak that was seen, not a limit that was set: requests came at a rate
             return Load("rate", _offered(number(row, "requests_per_s") or 1.0), requests)
+        return Load("closed", level, requests)
     return Load("closed", level)
 
 
@@ -235,12 +232,14 @@ def _shaped(row: Row, q: Question, load: Load, assumed: list[str]) -> Question:
         ranks = int(dp[1])
     if "decode role" in notes or "DECODE node" in notes:
         raise UserError("the rate is of nodes that only decode", "row", "give the whole system's")
-    if re.search(r"disaggregated", notes):
-        raise UserError("prefill and decode are on separate replicas", "row", "`inference` prices replicas that do both")
-    if q.engine.splits == "layers" and tp is None:
+    if apart := re.search(r"disaggregated (\d+)P(\d+)D", notes):
+        prefill, decode = int(apart[1]), int(apart[2])
+        each = int(tp or devices / (prefill + decode))
+        return replace(q, shape=Shape(each, 1, 1, decode, 1, prefill))
+    if q.engine.splits == "layers":
         return replace(q, shape=Shape(1, int(devices)))
     if tp is None and devices > 1 and pp in (None, 1):
-        shape = usual(q, int(devices))
+        shape = usual(q, int(devices), load)
         assumed.append(f"layout tp {shape.tp}, pp {shape.pp}, replicas {shape.replicas} (the fastest that fits)")
         return replace(q, shape=shape)
     tp, pp = tp or 1, pp or 1

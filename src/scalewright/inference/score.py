@@ -16,6 +16,7 @@ import numpy as np
 
 from scalewright.inference import load
 from scalewright.inference.constants import DATA, Constants
+from scalewright.inference.layouts import loads
 from scalewright.inference.rows import RowOfTable, row_of
 from scalewright.inference.setup import Columns, table
 from scalewright.spec.errors import UserError
@@ -32,24 +33,22 @@ class Runs:
     asked: list[RowOfTable]
     refused: list[tuple[int, str]]
 
+    def take(self, index: np.ndarray) -> Runs:
+        """These rows alone."""
+        return Runs([self.rows[i] for i in index], [self.asked[i] for i in index], [])
+
     @cached_property
     def columns(self) -> Columns:
         return table([row.question for row in self.asked])
 
     @cached_property
-    def replicas(self) -> np.ndarray:
-        return np.array([row.question.shape.replicas for row in self.asked], dtype=float)
+    def units(self) -> np.ndarray:
+        return np.array([row.question.shape.units for row in self.asked], dtype=float)
 
     @cached_property
     def loads(self) -> load.Loads:
-        """Of one replica each."""
-        loads = [row.load for row in self.asked]
-        each = self.replicas
-        return load.Loads(
-            np.array([x.kind for x in loads]), np.array([x.number for x in loads]) / each,
-            np.array([x.requests for x in loads]) / each, np.array([x.tpot for x in loads]),
-            np.array([x.ttft for x in loads]),
-        )  # fmt: skip
+        """Of one unit each."""
+        return loads([row.load for row in self.asked], [row.question.shape for row in self.asked])
 
     @cached_property
     def source(self) -> np.ndarray:
@@ -86,8 +85,8 @@ def predicted(runs: Runs, c: Constants) -> np.ndarray:
     """Tokens/s of each row: of output, or of input where there is none."""
     served = load.serve(runs.columns, c, runs.loads)
     t = runs.columns
-    of_output = served.requests_per_s * t.output_len * runs.replicas
-    alone = t.input_len / np.maximum(served.prefill_s, 1e-9) * runs.replicas
+    of_output = served.requests_per_s * t.output_len * runs.units
+    alone = t.input_len / np.maximum(served.prefill_s, 1e-9) * runs.units
     return np.where(t.output_len > 0, of_output, alone)
 
 

@@ -37,17 +37,27 @@ class Shape:
     pp: int = 1
     ep: int = 1  # tp ranks that share out whole experts; bytes and FLOPs are as with tp, so only launch lines differ
     replicas: int = 1
-    attention_dp: int = 1
+    attention_dp: int = 1  # groups of tp ranks that attend to sequences of their own
+    prefill: int = 0  # replicas that only prefill, beside `replicas` that then only decode; 0: all do both
 
     @property
     def devices(self) -> int:
         """Of one replica."""
         return self.tp * self.pp
 
+    @property
+    def total(self) -> int:
+        """All devices."""
+        return self.devices * (self.replicas + self.prefill)
+
+    @property
+    def units(self) -> int:
+        """Parts that serve by themselves: replicas, or all together where prefill is apart."""
+        return 1 if self.prefill else self.replicas
+
     def dump(self) -> dict[str, int]:
         """The keys of `layout`."""
-        keys = {"devices": self.devices * self.replicas, **vars(self)}
-        return {key: int(value) for key, value in keys.items()}
+        return {"devices": self.total, **{key: int(value) for key, value in vars(self).items()}}
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,8 @@ class Setup:
     """The numbers of one replica, per rank."""
 
     devices: float
+    prefills: float  # replicas of this unit that only prefill, and those that decode
+    decodes: float
     stages: float
     layers: float  # of a stage
     tp: float
@@ -149,6 +161,10 @@ class Columns:
             parts[part] = list(names), index
         return parts
 
+    def take(self, rows: np.ndarray) -> Columns:
+        """The columns of these rows."""
+        return Columns([self.setups[row] for row in rows])
+
     def of(self, c: Constants, part: str) -> np.ndarray:
         """The constant of each setup for this part."""
         names, index = self._index[part]
@@ -183,7 +199,7 @@ def setup(q: Question) -> Setup:
     activations = chunk * HALF * (4 * n.hidden + 2 * widest) + slots * n.head / n.hidden / tp * 4
     experts_active = n.experts * n.top_k / n.num_experts
     return Setup(
-        devices=shape.devices, stages=pp, layers=n.layers / pp, tp=tp, ranks=ranks, block_bytes=block,
+        devices=shape.devices, prefills=shape.prefill, decodes=shape.replicas if shape.prefill else 1, stages=pp, layers=n.layers / pp, tp=tp, ranks=ranks, block_bytes=block,
         expert_bytes=expert, hit=n.top_k / n.num_experts,
         block_flops=2 * (n.attention + n.attention_whole * heads_split + n.mlp) / tp / pp,
         expert_flops=2 * experts_active / tp / pp, head_bytes=head_bytes, head_flops=2 * n.head / tp / pp,
@@ -199,7 +215,8 @@ def setup(q: Question) -> Setup:
         weights=block + expert + head_bytes + lookup, activations=activations, reserve=q.engine.reserve_gib * 2**30,
         names={
             "memory": f"memory.{family}", "compute": f"compute.{family}", "format": compute, "read": q.weights.read,
-            "host": f"host.{q.engine.name}", "kept": f"kept.{q.engine.name}", "reduce": _reduce(level),
+            "host": f"host.{q.engine.name}", "kept": f"kept.{q.engine.name}",
+            "sequence": f"sequence.{q.engine.name}", "reduce": _reduce(level),
         },
     )  # fmt: skip
 
