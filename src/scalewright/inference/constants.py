@@ -56,6 +56,7 @@ class Engine:
     reserve_gib: float
     slots_large: int | None = None
     chunk_large: int | None = None
+    accumulates: Literal["full", "half"] = "full"  # products of 16 bits: their sums in 32 or in 16
 
     def on(self, device: DeviceSpec) -> tuple[int, int]:
         """The most sequences, and the most tokens, of a step on this device."""

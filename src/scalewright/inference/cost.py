@@ -22,12 +22,12 @@ Array = np.ndarray
 
 def matrices(t: Columns, c: Constants, tokens: Array) -> Array:
     """Seconds of a stage's matrices over so many tokens."""
-    flops = t.peak * t.of(c, "compute") * t.of(c, "format")
+    flops = t.peak * t.of(c, "compute") * t.of(c, "format") * t.of(c, "products")
     rate = t.bandwidth * t.of(c, "memory") * t.of(c, "read")
     dense = np.maximum(t.block_flops * tokens / flops, t.block_bytes / rate)
     hit = 1 - (1 - t.hit) ** tokens
     routed = np.maximum(
-        t.expert_flops * tokens / (flops * c["experts.compute"]), t.expert_bytes * hit / (rate * c["experts.memory"])
+        t.expert_flops * tokens / (flops * c["experts.compute"] * t.expert_width / (t.expert_width + c["experts.width"])), t.expert_bytes * hit / (rate * c["experts.memory"])
     )
     return np.asarray(dense + routed)
 

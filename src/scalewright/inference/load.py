@@ -7,7 +7,7 @@
     target   as many as keep a TPOT (and TTFT): MLPerf's Server and Interactive, a user's own targets
 
 Of N requests in all the last ones leave the batch half empty: the last B take ∫ step(B x share still running), over
-lengths that are all O, or exponential (texts of people: the longest of 1,000 is some five times the mean). A request's own
+lengths that are all O, or exponential (texts of people; the longest is `lengths.longest` means). A request's own
 prefill delays the others' tokens (chunked or not: the work is the same), which `round` contains. With prefill apart,
 rate = min(prefill's, decode's), and a request waits for both.
 """
@@ -26,8 +26,7 @@ from scalewright.inference.setup import Columns
 Array = np.ndarray
 KINDS = ("closed", "rate", "target")
 STEPS = 24  # of a bisection: 7 digits
-LONGEST = 5.0  # of exponential lengths, beside their mean, where texts end at a limit
-QUARTERS = (np.arange(10) + 0.5) / 10 * LONGEST  # when the last batch drains, in mean lengths
+TENTHS = (np.arange(10) + 0.5) / 10  # of the time in which the last batch drains
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,17 @@ class Times:
         self.apart = t.prefills > 0
         self.first = cost.prefill_s(t, c, np.ones(len(t)), apart=True)
 
+    def share(self, batch: Array) -> Array:
+        """What is left of the rate beside what engines lose to ragged batches; one sequence loses nothing."""
+        return np.asarray(self.kept + (1 - self.kept) / np.maximum(batch, 1))
+
     def decoded(self, batch: Array) -> Array:
         """Seconds of a batch's decode steps."""
-        return np.asarray(self.steps * cost.decode_s(self.t, self.c, batch, self.context) / self.kept)
+        return np.asarray(self.steps * cost.decode_s(self.t, self.c, batch, self.context) / self.share(batch))
 
     def filled(self, batch: Array) -> Array:
         """Seconds of a batch's prefills."""
-        return np.asarray(batch * cost.prefill_s(self.t, self.c, batch) / self.kept)
+        return np.asarray(batch * cost.prefill_s(self.t, self.c, batch) / self.share(batch))
 
     def round(self, batch: Array) -> Array:
         """Seconds of a round, in which every sequence of the batch is prefilled and decoded."""
@@ -123,8 +126,9 @@ class Times:
         even = self.decoded(batch)
         if not varied.any():
             return even
-        left = [self.decoded(np.maximum(batch * np.exp(-at), 1.0)) * (batch * np.exp(-at) > 0.3) for at in QUARTERS]
-        return np.where(varied, sum(left) * (QUARTERS[1] - QUARTERS[0]), even)
+        longest = np.minimum(self.c["lengths.longest"], np.log(np.maximum(batch, 1)) + 0.58)
+        left = [self.decoded(np.maximum(batch * np.exp(-longest * at), 1.0)) for at in TENTHS]
+        return np.where(varied, sum(left) * longest / len(TENTHS), even)
 
 
 class Reached(Protocol):

@@ -59,9 +59,9 @@ def row_of(row: Row) -> RowOfTable:
     """A row's question, load and measured figures; raises UserError."""
     assumed: list[str] = []
     engine = _engine(text(row, "engine"))
-    model, sparse, known = model_named(text(row, "model"))
+    model, sparse = model_named(text(row, "model"))
     cluster = _cluster(text(row, "device"))
-    weights, kv = _formats(row, known, cluster, assumed)
+    weights, kv = _formats(row, model.name, cluster, assumed)
     work = names()["workloads"].get(_workload(row), {})
     lengths = [_length(row, key, work, assumed) for key in ("input_len", "output_len")]
     if not lengths[0] + lengths[1]:
@@ -89,24 +89,24 @@ def _engine(name: str) -> Engine:
 
 
 @lru_cache(maxsize=512)
-def model_named(name: str) -> tuple[ModelSpec, int, str]:
-    """The model of a published name, the keys that its indexer chooses (0: all), its preset. Raises UserError."""
+def model_named(name: str) -> tuple[ModelSpec, int]:
+    """The model of a published name, and the keys that its indexer chooses (0: all). Raises UserError."""
     if name.endswith((".json", ".yaml")) or is_preset(name):
-        return load_model_spec(name), 0, name
+        return load_model_spec(name), 0
     plain = known_name(name.rpartition("/")[2] if not name.startswith("DeepSeek-V3/") else "deepseek-v3")
     plain = re.sub(r"^meta-", "", plain)
     plain = re.sub(r"^(llama)(\d)", r"\1-\2", plain)
     for _ in range(6):
         if (entry := names()["models"].get(plain)) is not None:
             spec = load_model_spec(entry["like"])
-            return spec.replace(**entry.get("keys", {})), int(entry.get("sparse_keys", 0)), entry["like"]
+            return spec.replace(**entry.get("keys", {})), int(entry.get("sparse_keys", 0))
         if is_preset(plain):
-            return load_model_spec(plain), 0, plain
+            return load_model_spec(plain), 0
         shorter = FORMATS.sub("", re.sub(r"-99(\.9)?$", "", plain))
         if shorter == plain:
             break
         plain = shorter
-    return load_model_spec(plain), 0, plain
+    return load_model_spec(plain), 0
 
 
 @lru_cache(maxsize=256)
@@ -165,8 +165,13 @@ def _length(row: Row, key: str, work: Mapping[str, Any], assumed: list[str]) -> 
 
 def _load(row: Row, work: Mapping[str, Any], lengths: list[float]) -> Load:
     """What was sent, by the source's own words; mean lengths that are no whole numbers are of texts that differ."""
-    varied = bool(work) or any(length != round(length) for length in lengths)
+    varied = bool(work) or not _round(lengths[1])
     return replace(_sent(row, work), varied=varied)
+
+
+def _round(length: float) -> bool:
+    """Whether a mean is of lengths that are all the same: a whole number, or a multiple of 128 but for a few early stops."""
+    return length == round(length) or abs(length / 128 - round(length / 128)) * 128 < 0.15
 
 
 def _sent(row: Row, work: Mapping[str, Any]) -> Load:
@@ -184,7 +189,9 @@ def _sent(row: Row, work: Mapping[str, Any]) -> Load:
         return Load("closed", requests or 1000.0, requests or 1000.0)
     level = float(cell)
     if "all requests at once" in notes:
-        return Load("closed", level, level)
+        elapsed = re.search(r"elapsed ([\d.]+) s", notes)  # with two replicas the level is that of each
+        sent = round((number(row, "requests_per_s") or 0) * float(elapsed[1])) if elapsed else level
+        return Load("closed", sent, sent)
     if "all sent at once unless" in notes:
         if level >= requests:
             return Load("closed", requests, requests)

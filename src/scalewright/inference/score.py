@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from scalewright.inference import load
-from scalewright.inference.constants import DATA, Constants
+from scalewright.inference.constants import DATA, Constants, constants
 from scalewright.inference.layouts import loads
 from scalewright.inference.rows import RowOfTable, row_of
 from scalewright.inference.setup import Columns, table
 from scalewright.spec.errors import UserError
 
+IMPOSSIBLE = 3.0  # times the bound: a unit or a batch that the row misprints
 MEASURED = DATA / "inference_runs.csv"
 Row = Mapping[str, Any]
 
@@ -58,7 +59,13 @@ class Runs:
     def measured(self) -> np.ndarray:
         """Tokens/s; NaN where the rate measures no server."""
         rates = [np.nan if row.rate is None or row.offered else row.rate for row in self.asked]
-        return np.array(rates, dtype=float)
+        measured = np.array(rates, dtype=float)
+        return np.where(measured > IMPOSSIBLE * self.bound, np.nan, measured)
+
+    @cached_property
+    def bound(self) -> np.ndarray:
+        """Tokens/s that the data sheet's rates allow at most: what reads and multiplies at the published rates."""
+        return predicted(self, {name: 1.0 if value > 0.01 else 0.0 for name, value in constants().items()}, bound=True)
 
 
 def read_table(path: Path = MEASURED) -> list[Row]:
@@ -81,10 +88,10 @@ def runs_of(rows: Sequence[Row]) -> Runs:
     return Runs(kept, asked, refused)
 
 
-def predicted(runs: Runs, c: Constants) -> np.ndarray:
-    """Tokens/s of each row: of output, or of input where there is none."""
-    served = load.serve(runs.columns, c, runs.loads)
+def predicted(runs: Runs, c: Constants, bound: bool = False) -> np.ndarray:
+    """Tokens/s of each row: of output, or of input where there is none; `bound`: c are those of perfect devices."""
     t = runs.columns
+    served = load.serve(t, {**c, "lengths.longest": 1.0, "experts.width": 0.0} if bound else c, runs.loads)
     of_output = served.requests_per_s * t.output_len * runs.units
     alone = t.input_len / np.maximum(served.prefill_s, 1e-9) * runs.units
     return np.where(t.output_len > 0, of_output, alone)

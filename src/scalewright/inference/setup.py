@@ -106,6 +106,7 @@ class Setup:
     hit: float  # the share of experts that one token uses
     block_flops: float  # of one token
     expert_flops: float
+    expert_width: float  # hidden units of an expert on one rank
     head_bytes: float
     head_flops: float
     full_bytes: float  # KV of one token and sequence, layers without a window
@@ -194,6 +195,8 @@ def setup(q: Question) -> Setup:
     slots = q.slots or slots
     peak, compute = q.weights.rate(device)
     half_peak = device.peak(device.half) or device.peak("fp32") or peak
+    if q.engine.accumulates == "half" and device.kind == "gpu" and not device.peer_to_peer:
+        peak, half_peak = 2 * peak, 2 * half_peak  # GeForce halves the rate of sums in 32 bits
     family = _family(q.cluster)
     widest = max(n.hidden, q.model.intermediate_size / tp)
     activations = chunk * HALF * (4 * n.hidden + 2 * widest) + slots * n.head / n.hidden / tp * 4
@@ -202,7 +205,8 @@ def setup(q: Question) -> Setup:
         devices=shape.devices, prefills=shape.prefill, decodes=shape.replicas if shape.prefill else 1, stages=pp, layers=n.layers / pp, tp=tp, ranks=ranks, block_bytes=block,
         expert_bytes=expert, hit=n.top_k / n.num_experts,
         block_flops=2 * (n.attention + n.attention_whole * heads_split + n.mlp) / tp / pp,
-        expert_flops=2 * experts_active / tp / pp, head_bytes=head_bytes, head_flops=2 * n.head / tp / pp,
+        expert_flops=2 * experts_active / tp / pp,
+        expert_width=(q.model.moe.moe_intermediate_size if q.model.moe else 1) / (tp / shape.ep), head_bytes=head_bytes, head_flops=2 * n.head / tp / pp,
         full_bytes=kv_share * n.full.elements, window_bytes=kv_share * n.windowed.elements, window=n.window or 1,
         sparse=q.sparse_keys or np.inf, state_bytes=n.state_bytes / tp / pp,
         full_decode=n.full.decode_flops / tp / pp, window_decode=n.windowed.decode_flops / tp / pp,
@@ -217,6 +221,7 @@ def setup(q: Question) -> Setup:
             "memory": f"memory.{family}", "compute": f"compute.{family}", "format": compute, "read": q.weights.read,
             "host": f"host.{q.engine.name}", "kept": f"kept.{q.engine.name}",
             "sequence": f"sequence.{q.engine.name}", "reduce": _reduce(level),
+            "products": "products.llama.cpp" if q.engine.splits == "layers" else "products.served",
         },
     )  # fmt: skip
 
