@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 97_850, 676  # of all kinds, in Python files
+LINES, FILES = 98_090, 677  # of all kinds, in Python files
 
 BUDGET = {
     "accept": 470,
@@ -33,7 +33,7 @@ BUDGET = {
     "plan": 7_648,  # releases, networks, bounds on memory, precisions and modules as axes, bands of what no fit saw
     "report": 4_053,  # what a total leaves out; fewer bits, what is unusual
     "serve": 360,
-    "spec": 6_740,  # six families; networks; all mistakes at once; what trainers recompute
+    "spec": 6_925,  # six families; networks; all mistakes at once; what trainers recompute; prices and energy
     "track": 1_190,  # a line before silence
     "train": 6_420,  # folders that were moved; own optimizers tried, and measured
     "": 315,  # an own optimizer priced

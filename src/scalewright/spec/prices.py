@@ -1,0 +1,278 @@
+"""What device-hours cost: money by a dated list of prices, electricity, and the CO2 of its grid.
+
+    money   device-hours x price                    lowest, median and highest over clouds; your own file first
+    IT      (device + host + network) W / supply    watts of one device with its share of the rest
+    kWh     device-hours x IT x PUE / 1000
+    CO2     kWh x grams of the region's grid / 1000
+
+    >>> price_of("h100", "reserved_1y").median      USD of a GPU for an hour
+    >>> footprint(1_000_000, "h100", region="us-central1").co2_kg
+
+A price is of one device of spec/hardware: a GPU (of a GB200 superchip there are two), a TPU's chip (not its cores).
+The figures and their sources are in prices.yaml. Bands of energy: devices, hosts and fans are low or high together;
+PUE and grid are independent of that, so that their ratios to the median add as squares of logarithms. What model cards
+print is mostly `device_kwh`, the limit of the devices alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, get_args
+
+from pydantic import Field, field_validator
+
+from scalewright.spec.base import Spec, from_keys, read_yaml
+from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.hardware.cluster import ClusterSpec, load_cluster
+from scalewright.spec.hardware.devices import DeviceSpec, find_device, load_device
+
+FILE = Path(__file__).with_name("prices.yaml")
+Commitment = Literal["on_demand", "reserved_1y", "reserved_3y", "block", "spot"]
+Named = str | DeviceSpec | ClusterSpec
+COMMITMENTS: tuple[str, ...] = get_args(Commitment)
+CLOUDS_OF_PRESETS = ("aws", "gcp", "azure", "oci")  # clusters are named after them: aws-p5
+NOT_IN_IT = "storage, egress, staff and what the hardware's making emitted"
+
+
+@dataclass(frozen=True)
+class Band:
+    """A figure with its range."""
+
+    low: float
+    median: float
+    high: float
+
+    def times(self, factor: float) -> Band:
+        """The same in another unit, or of more."""
+        return Band(self.low * factor, self.median * factor, self.high * factor)
+
+    def dump(self) -> dict[str, float]:
+        """The keys of `--json`."""
+        return {"p10": self.low, "p50": self.median, "p90": self.high}
+
+
+@dataclass(frozen=True)
+class Price(Band):
+    """Of one device for an hour: lowest, median over clouds (one figure each), highest."""
+
+    currency: str
+    date: str  # of the newest row
+    sources: tuple[str, ...]  # a line for each row: cloud, price, date, where it was printed
+    device: str
+    commitment: str
+    clouds: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """`h100-sxm on demand 2.40 to 12.29 USD an hour, median 3.99 (7 clouds, 2026-11-09)`."""
+        where = self.clouds[0] if len(self.clouds) == 1 else f"{len(self.clouds)} clouds"
+        span = f"{self.median:.2f}"
+        if self.low < self.high:
+            span = f"{self.low:.2f} to {self.high:.2f}, median {self.median:.2f}"
+        return (
+            f"{self.device} {self.commitment.replace('_', ' ')} {span} {self.currency} an hour ({where}, {self.date})"
+        )
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Electricity and CO2 of device-hours; `assumed`: a line for each figure that wasn't given."""
+
+    energy_kwh: Band
+    co2_kg: Band
+    device_kwh: float  # of the devices alone at their limit, without PUE
+    assumed: tuple[str, ...]
+
+
+class PriceRow(Spec):
+    """A row of a price list: `price` of `devices` devices for an hour."""
+
+    device: str
+    price: float = Field(ge=0, le=1e6)
+    devices: int = Field(1, ge=1)
+    commitment: Commitment = "on_demand"
+    cloud: str = "yours"
+    date: str = ""
+    source: str = ""
+    recalled: bool = False
+
+    @field_validator("device")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return load_device(name).id
+
+    @property
+    def each(self) -> float:
+        """Of one device for an hour."""
+        return self.price / self.devices
+
+    @property
+    def words(self) -> str:
+        """Where it is from, in a line."""
+        recalled = ", recalled" if self.recalled else ""
+        return f"{self.cloud} {self.each:.4g} ({self.date or 'no date'}{recalled}): {self.source or 'your price list'}"
+
+
+class PriceList(Spec):
+    """A price list of one's own: `prices: [{device, price, ...}]`, in one currency."""
+
+    currency: str = Field("USD", pattern="^[A-Za-z]{3}$")
+    prices: tuple[PriceRow, ...] = Field(min_length=1)
+
+    @from_keys
+    def _dates(cls, data: Any) -> Any:
+        """A date without quotation marks is one in YAML, too."""
+        rows = data.get("prices")
+        if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+            data["prices"] = [{**row, "date": str(row["date"])} if "date" in row else row for row in rows]
+        return data
+
+
+@lru_cache(maxsize=1)
+def _data() -> dict[str, Any]:
+    data: dict[str, Any] = read_yaml(FILE)
+    return data
+
+
+@lru_cache(maxsize=1)
+def _list() -> PriceList:
+    return PriceList.parse({"prices": _data()["prices"]}, FILE.name)
+
+
+def price_of(
+    device: Named, commitment: str = "on_demand", cloud: str | None = None, file: str | Path | None = None
+) -> Price:
+    """USD (or the file's currency) of one device for an hour, with its range over clouds.
+
+    `device`: a device or a cluster, or its name; a cluster of one cloud (aws-p5) has that cloud's price
+    where the list has one. `file`: a price list of your own, used alone for the devices in it. Raises UserError for
+    names that aren't known, and where the list has no such price: what it has is in the message.
+    """
+    if commitment not in COMMITMENTS:
+        raise unknown("commitment", commitment, COMMITMENTS, "--commitment")
+    identifier, own_cloud = _resolve(device)
+    yours = PriceList.parse(read_yaml(file), str(file)) if file is not None else None
+    lists = [prices for prices in (yours, _list()) if prices and any(r.device == identifier for r in prices.prices)]
+    if not lists:
+        known = ", ".join(dict.fromkeys(row.device for row in _list().prices))
+        raise UserError(f"no price of {identifier} is known", "price", f"give --price 2.50; the list has {known}")
+    of_device = [row for row in lists[0].prices if row.device == identifier]
+    rows = [row for row in of_device if row.commitment == commitment and cloud in (None, row.cloud)]
+    if not rows:
+        has = "; ".join(
+            f"{kind} by {', '.join(dict.fromkeys(row.cloud for row in of_device if row.commitment == kind))}"
+            for kind in dict.fromkeys(row.commitment for row in of_device)
+        )
+        asked = commitment if cloud is None else f"{commitment} by {cloud}"
+        raise UserError(f"no price of {identifier}, {asked}, is known", "price", f"give --price; the list has {has}")
+    if cloud is None:
+        rows = [row for row in rows if row.cloud == own_cloud] or rows
+    by_cloud: dict[str, list[float]] = {}
+    for row in rows:
+        by_cloud.setdefault(row.cloud, []).append(row.each)
+    each = [row.each for row in rows]
+    return Price(
+        min(each), median(map(median, by_cloud.values())), max(each), lists[0].currency.upper(),
+        max(row.date for row in rows), tuple(row.words for row in rows), identifier, commitment, tuple(by_cloud),
+    )  # fmt: skip
+
+
+def _resolve(named: Named) -> tuple[str, str | None]:
+    """The device's id, and the cloud that a cluster's name begins with."""
+    if isinstance(named, str):
+        named = find_device(named) or load_cluster(named)
+    if isinstance(named, DeviceSpec):
+        return named.id, None
+    cloud = named.name.lower().split("-")[0]
+    return named.device.id, cloud if cloud in CLOUDS_OF_PRESETS else None
+
+
+def device_power(device: str) -> tuple[float, str]:
+    """Watts of one device at its limit by the beginning of its id, and their source; `other` where none fits."""
+    entry = _longest(_data()["power"]["device_w"], device)
+    return float(entry["value"]), str(entry["source"])
+
+
+def _longest(table: Mapping[str, Any], device: str) -> Any:
+    """The entry whose name is the longest beginning of the id."""
+    return table[max((key for key in table if device.lower().startswith(key)), key=len, default="other")]
+
+
+def regions() -> list[str]:
+    """Names that `footprint` takes: regions of Google Cloud, countries by their code, europe, world."""
+    return [*_data()["grid"]["regions"], *_data()["grid"]["countries"]]
+
+
+def footprint(device_hours: float, device: Named, region: str | None = None, pue: float | None = None) -> Footprint:
+    """kWh and kg of CO2 of so many hours of one device, with what they assume. Raises UserError.
+
+    `device`: a device or a cluster, or its name. `region`: of `regions()`; None: the median region of data
+    centres, with the range over all. `pue`: the site's; None: from the best large operators to the average of all.
+    """
+    identifier, _ = _resolve(device)
+    watts, source = device_power(identifier)
+    power = _data()["power"]
+    load = _three(power["load"])
+    host = _longest(power["host_w"], identifier)
+    hosts = Band(*(share * watts for share in host["share"])) if "share" in host else _three(host)
+    network = _longest(power["network_w"], identifier)
+    it = [(watts * part + other + network["value"]) / power["supply"]["value"] for part, other in _pairs(load, hosts)]
+    site = _three(power["pue"]) if pue is None else Band(pue, pue, pue)
+    if not (math.isfinite(site.median) and 1 <= site.median <= 10):
+        raise UserError(f"pue is {site.median:g}", "--pue", "give all of the site's power over its computers', as 1.2")
+    grams, grid_words = _grams(region)
+    kwh = _product((Band(*it), site)).times(device_hours / 1000)
+    co2 = _product((Band(*it), site, grams)).times(device_hours / 1e6)
+    assumed = [
+        f"{identifier} draws {load.low:.0%} to {load.high:.0%} of {watts:g} W ({source})",
+        f"host {hosts.low:.0f} to {hosts.high:.0f} W a device, network {network['value']:g} W ({host['source']})",
+        grid_words,
+    ]
+    if pue is None:
+        assumed.insert(
+            2, f"PUE {site.low:g} to {site.high:g}, median {site.median:g} ({power['pue']['median']['source']})"
+        )
+    return Footprint(kwh, co2, device_hours * watts / 1000, tuple(assumed))
+
+
+def _grams(region: str | None) -> tuple[Band, str]:
+    """Grams of CO2 of a kWh at the plug, and the same in words."""
+    grid = _data()["grid"]
+    if region is None:
+        known = sorted(grid["regions"].values())
+        tenth = len(known) // 10
+        grams = Band(known[tenth], median(known), known[-1 - tenth])
+        return (
+            grams,
+            f"grid {grams.median:.0f} g CO2/kWh, {grams.low:.0f} to {grams.high:.0f} by region ({grid['source']})",
+        )
+    values = {**grid["regions"], **grid["countries"]}
+    if (value := values.get(region.lower())) is None:
+        raise unknown("region", region, values, "--region", more="regions of Google Cloud, or a country's code")
+    spread = math.exp(grid["year_to_year"])
+    source = grid["source"] if region.lower() in grid["regions"] else "Ember, by Our World in Data"
+    return Band(value / spread, value, value * spread), f"grid {value:g} g CO2/kWh in {region.lower()} ({source})"
+
+
+def _three(entry: Mapping[str, Any]) -> Band:
+    """Low, median and high of a table's entry, each a number or one with its source."""
+    values = (entry[key] for key in ("low", "median", "high"))
+    return Band(*(float(value["value"] if isinstance(value, Mapping) else value) for value in values))
+
+
+def _pairs(one: Band, other: Band) -> Iterable[tuple[float, float]]:
+    return ((one.low, other.low), (one.median, other.median), (one.high, other.high))
+
+
+def _product(factors: Iterable[Band]) -> Band:
+    """A product of independent factors: ratios to the medians add as squares of logarithms."""
+    bands = list(factors)
+    middle = math.prod(band.median for band in bands)
+    below = math.hypot(*(math.log(band.median / band.low) for band in bands))
+    above = math.hypot(*(math.log(band.high / band.median) for band in bands))
+    return Band(middle * math.exp(-below), middle, middle * math.exp(above))
