@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -56,7 +57,13 @@ class Engine:
     reserve_gib: float
     slots_large: int | None = None
     chunk_large: int | None = None
+    modern: float = 0.0
     accumulates: Literal["full", "half"] = "full"  # products of 16 bits: their sums in 32 or in 16
+
+    def older(self, version: str) -> bool:
+        """Whether this release (`0.5.4`; blank: a current one) is older than the engine's `modern`."""
+        found = re.match(r"v?(\d+\.\d+)", version.strip())
+        return bool(found) and _ordered(found[1]) < _ordered(str(self.modern))
 
     def on(self, device: DeviceSpec) -> tuple[int, int]:
         """The most sequences, and the most tokens, of a step on this device."""
@@ -65,6 +72,10 @@ class Engine:
 
 
 LARGE = 70 * 2**30  # bytes: vllm/engine/arg_utils.py, which leaves the A100 out
+
+
+def _ordered(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split("."))
 
 
 def fold(name: str) -> str:

@@ -60,7 +60,7 @@ def decode_s(t: Columns, c: Constants, batch: Array, context: Array) -> Array:
     memory = t.bandwidth * t.of(c, "memory") * c["attention.memory"]
     attention = part * np.maximum(read / memory, flops / (t.half_peak * c["attention.compute"]))
     stage = matrices(t, c, tokens) + head(t, c, tokens) + attention + reductions(t, c, tokens)
-    stage += t.layers * c["layer.launch"]
+    stage += t.parts * c["part.launch"]
     steps = t.stages * stage + t.hops + t.of(c, "host") + batch * t.of(c, "sequence")
     return np.asarray(steps * (1 + t.guessed * t.guess_cost))
 
@@ -80,7 +80,7 @@ def prefill_s(t: Columns, c: Constants, batch: Array, apart: bool = False) -> Ar
     passes = new / pass_tokens
     stage = passes * (matrices(t, c, pass_tokens) + reductions(t, c, pass_tokens)) + attention
     stage += np.where(new > 0, head(t, c, np.ones(len(t))), 0) * np.minimum(passes, 1)
-    stage += np.ceil(passes) * t.layers * c["layer.launch"] if apart else passes * t.layers * c["layer.launch"]
+    stage += np.ceil(passes) * t.parts * c["part.launch"] if apart else passes * t.parts * c["part.launch"]
     parts = np.maximum(np.ceil(passes), 1.0) if apart else np.maximum(np.ceil(passes), batch)
     spread = (parts + t.stages - 1) / parts  # a pipeline that fills with the prompt's chunks, or with other prompts
     return np.asarray(stage * spread + (t.hops if apart else 0) + passes * t.of(c, "host") * (1 if apart else 0.5))

@@ -38,6 +38,7 @@ class Counts:
     """Elements of weights by part; caches; sizes that communication needs."""
 
     layers: int
+    parts: int  # mixers and MLPs, each with a sum over tp ranks behind it: two a layer, but in some hybrids
     hidden: int
     params: int
     active: int
@@ -72,9 +73,10 @@ def counts(model: ModelSpec) -> Counts:
     parts: dict[str, float] = defaultdict(float)
     for tensor in tensors(model):
         parts[_part(tensor)] += tensor.size
-    full, windowed, heads, state = Cache(), Cache(), model.kv_heads, 0.0
+    full, windowed, heads, state, blocks = Cache(), Cache(), model.kv_heads, 0.0, 0
     for layer in range(model.num_hidden_layers):
-        mixer = model.parts(layer)[0]
+        mixer, mlp = model.parts(layer)
+        blocks += (mixer is not None) + (mlp is not None)
         if mixer == "attention":
             cache, layer_heads = _cache(model, layer)
             heads = min(heads, layer_heads)
@@ -86,7 +88,7 @@ def counts(model: ModelSpec) -> Counts:
             state += _state(model, mixer)
     sizes, moe = count(model), model.moe
     return Counts(
-        layers=model.num_hidden_layers, hidden=model.hidden_size, params=sizes.total, active=sizes.active,
+        layers=model.num_hidden_layers, parts=blocks, hidden=model.hidden_size, params=sizes.total, active=sizes.active,
         attention=parts["attention"], attention_whole=parts["attention_whole"], mlp=parts["mlp"],
         experts=parts["experts"], rest=parts["rest"], embedding=sizes.embedding, head=sizes.head or sizes.embedding,
         tied=not sizes.head, expert_layers=sum(model.is_moe(layer) for layer in range(model.num_hidden_layers)),

@@ -85,7 +85,7 @@ class Times:
         fit = cost.most_sequences(t, self.context)  # paged: a request holds what it has reached
         self.most = np.where(cost.most_sequences(t, t.input_len + t.output_len) < 1, 0, np.maximum(fit, 0))
         self.top = np.maximum(self.most, 1)
-        self.kept = t.of(c, "kept")
+        self.kept = t.of(c, "kept") * t.of(c, "release")
         self.steps = t.output_len / cost.tokens_per_step(t)
         self.apart = t.prefills > 0
         self.first = cost.prefill_s(t, c, np.ones(len(t)), apart=True)

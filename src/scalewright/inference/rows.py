@@ -71,7 +71,7 @@ def row_of(row: Row) -> RowOfTable:
     slots = int(load.number) if engine.name in ("jetstream", "gpt-fast", "llama.cpp") and load.number < ENDLESS else None
     question = Question(
         model, cluster, engine, weights, kv, Shape(), *lengths, speculation=_speculation(text(row, "notes")),
-        sparse_keys=sparse, slots=slots, chunk=chunk,
+        sparse_keys=sparse, older=engine.older(_version(row)), slots=slots, chunk=chunk,
     )  # fmt: skip
     question = _shaped(row, question, load, assumed)
     scale = question.shape.devices * question.shape.replicas if text(row, "per_device") == "1" else 1
@@ -86,6 +86,14 @@ def row_of(row: Row) -> RowOfTable:
 def _engine(name: str) -> Engine:
     first = re.split(r"[ ]", name.strip())[0] if name else ""
     return engine_of(first, strict=False)
+
+
+def _version(row: Row) -> str:
+    """The engine's release; of TensorRT's own numbers TensorRT-LLM's: 10.2 came with 0.11, 10.8 with 0.17."""
+    release = text(row, "engine_version")
+    if found := re.match(r"TensorRT (\d+)\.(\d+)", release):
+        return "0.11" if (int(found[1]), int(found[2])) < (10, 8) else "0.17"
+    return re.sub(r"^[a-zA-Z ]+", "", release)
 
 
 @lru_cache(maxsize=512)

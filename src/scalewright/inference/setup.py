@@ -81,6 +81,7 @@ class Question:
     shape: Shape
     input_len: float
     output_len: float
+    older: bool = False  # a release before the engine's `modern`
     prefix_hit: float = 0.0  # share of the input that is cached already
     speculation: Speculation = Speculation()
     sparse_keys: int = 0  # keys that a query attends to at most, where an indexer chooses them (DeepSeek-V3.2)
@@ -98,7 +99,7 @@ class Setup:
     prefills: float  # replicas of this unit that only prefill, and those that decode
     decodes: float
     stages: float
-    layers: float  # of a stage
+    parts: float  # mixers and MLPs of a stage
     tp: float
     ranks: float
     block_bytes: float  # of the layers' weights, less routed experts
@@ -202,7 +203,7 @@ def setup(q: Question) -> Setup:
     activations = chunk * HALF * (4 * n.hidden + 2 * widest) + slots * n.head / n.hidden / tp * 4
     experts_active = n.experts * n.top_k / n.num_experts
     return Setup(
-        devices=shape.devices, prefills=shape.prefill, decodes=shape.replicas if shape.prefill else 1, stages=pp, layers=n.layers / pp, tp=tp, ranks=ranks, block_bytes=block,
+        devices=shape.devices, prefills=shape.prefill, decodes=shape.replicas if shape.prefill else 1, stages=pp, parts=n.parts / pp, tp=tp, ranks=ranks, block_bytes=block,
         expert_bytes=expert, hit=n.top_k / n.num_experts,
         block_flops=2 * (n.attention + n.attention_whole * heads_split + n.mlp) / tp / pp,
         expert_flops=2 * experts_active / tp / pp,
@@ -211,7 +212,7 @@ def setup(q: Question) -> Setup:
         sparse=q.sparse_keys or np.inf, state_bytes=n.state_bytes / tp / pp,
         full_decode=n.full.decode_flops / tp / pp, window_decode=n.windowed.decode_flops / tp / pp,
         full_prefill=n.full.prefill_flops / tp / pp, window_prefill=n.windowed.prefill_flops / tp / pp,
-        token_bytes=HALF * n.hidden, reductions=2 * n.layers / pp if tp > 1 else 0, link=level.bytes_per_s,
+        token_bytes=HALF * n.hidden, reductions=n.parts / pp if tp > 1 else 0, link=level.bytes_per_s,
         hops=(pp - 1) * stage_level.latency_s, peak=peak, half_peak=half_peak,
         bandwidth=_bandwidth(q.cluster), input_len=q.input_len, output_len=q.output_len, prefix_hit=q.prefix_hit,
         guessed=q.speculation.tokens, accepted=q.speculation.accepted, guess_cost=q.speculation.cost, slots=slots,
@@ -220,7 +221,7 @@ def setup(q: Question) -> Setup:
         names={
             "memory": f"memory.{family}", "compute": f"compute.{family}", "format": compute, "read": q.weights.read,
             "host": f"host.{q.engine.name}", "kept": f"kept.{q.engine.name}",
-            "sequence": f"sequence.{q.engine.name}", "reduce": _reduce(level),
+            "sequence": f"sequence.{q.engine.name}", "reduce": _reduce(level), "release": "release.older" if q.older else "release.modern",
             "products": "products.llama.cpp" if q.engine.splits == "layers" else "products.served",
         },
     )  # fmt: skip
