@@ -23,6 +23,7 @@ _HOME = {
     "predict": "scalewright.api",
     "read": "scalewright.api",
     "plan": "scalewright.api",
+    "inference": "scalewright.api",
     "train": "scalewright.api",
     "diagnose": "scalewright.api",
     "load_model": "scalewright.serve.load",

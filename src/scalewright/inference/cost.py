@@ -49,8 +49,8 @@ def cached_bytes(t: Columns, context: Array) -> Array:
     return np.asarray(t.full_bytes * context + t.window_bytes * np.minimum(context, t.window) + t.state_bytes)
 
 
-def decode_s(t: Columns, c: Constants, batch: Array, context: Array) -> Array:
-    """Seconds of a step that gives each of `batch` sequences of this length one token (or checks its guesses)."""
+def decode_parts(t: Columns, c: Constants, batch: Array, context: Array) -> dict[str, Array]:
+    """Seconds of a step that gives each of `batch` sequences of this length one token (or checks its guesses), by part."""
     part = np.maximum(batch / t.stages, 1.0)
     checked = 1 + t.guessed
     tokens = part * checked
@@ -59,10 +59,18 @@ def decode_s(t: Columns, c: Constants, batch: Array, context: Array) -> Array:
     flops = (t.full_decode * seen + t.window_decode * near) * checked
     memory = t.bandwidth * t.of(c, "memory") * c["attention.memory"]
     attention = part * np.maximum(read / memory, flops / (t.half_peak * c["attention.compute"]))
-    stage = matrices(t, c, tokens) + head(t, c, tokens) + attention + reductions(t, c, tokens)
-    stage += t.parts * c["part.launch"]
-    steps = t.stages * stage + t.hops + t.of(c, "host") + batch * t.of(c, "sequence")
-    return np.asarray(steps * (1 + t.guessed * t.guess_cost))
+    guessing = 1 + t.guessed * t.guess_cost
+    return {
+        "weights": t.stages * (matrices(t, c, tokens) + head(t, c, tokens)) * guessing,
+        "kv_cache": t.stages * attention * guessing,
+        "communication": (t.stages * reductions(t, c, tokens) + t.hops) * guessing,
+        "host": (t.stages * t.parts * c["part.launch"] + t.of(c, "host") + batch * t.of(c, "sequence")) * guessing,
+    }
+
+
+def decode_s(t: Columns, c: Constants, batch: Array, context: Array) -> Array:
+    """Seconds of a step of this batch."""
+    return np.asarray(sum(decode_parts(t, c, batch, context).values()))
 
 
 def tokens_per_step(t: Columns) -> Array:

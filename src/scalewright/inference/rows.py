@@ -16,7 +16,7 @@ from typing import Any
 
 from scalewright.inference.constants import DATA, Engine, Format, engine_of, fold, format_of
 from scalewright.inference.layouts import usual
-from scalewright.inference.load import Load
+from scalewright.inference.load import ENDLESS, Load
 from scalewright.inference.setup import Question, Shape, Speculation
 from scalewright.plan.rows.cells import number, text
 from scalewright.plan.rows.row_model import known_name
@@ -30,7 +30,6 @@ from scalewright.spec.presets import is_preset, load_model_spec
 Row = Mapping[str, Any]
 MAKERS = re.compile(r"^(nvidia|amd|habana|intel\(r\) xeon\(r\)|intel\(r\)|intel|apple|virtualized|instinct|\[maxsun\])[ -]+", re.I)
 FORMATS = re.compile(r"-(fp8|awq|gptq|int8|w8a8|bf16|nvfp4|kv|hf|instruct|2507|it|v0\.1|0528x)$")
-ENDLESS = 1e9  # requests that are always waiting
 # The usual gain of guessed tokens, where a row names the method: accepted a step, and the cost of a guess beside a step
 GUESSES = {"mtp": (0.85, 0.06), "eagle": (0.55, 0.05), "ngram": (0.25, 0.0), "draft": (0.6, 0.15)}
 

@@ -22,6 +22,7 @@ from scalewright.cli.verbs.doctor import doctor
 from scalewright.cli.verbs.emit import emit
 from scalewright.cli.verbs.evaluate import evaluate
 from scalewright.cli.verbs.generate import generate
+from scalewright.cli.verbs.inference import inference
 from scalewright.cli.verbs.launch import launch
 from scalewright.cli.verbs.parity import parity
 from scalewright.cli.verbs.plan import plan
@@ -47,7 +48,7 @@ VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in whi
             {"models": presets.models, "clusters": presets.clusters, "new": presets.new},
         ),
     },
-    "Plan": {"plan": plan, "predict": predict, "score": score},
+    "Plan": {"plan": plan, "predict": predict, "inference": inference, "score": score},
     "Measure": {
         "bench": ("The speed that this hardware really reaches.", {
             "matmul": bench.matmul, "memory": bench.memory, "collectives": bench.collectives, "pairs": bench.pairs,
