@@ -19,6 +19,7 @@ VERBS = (
     "presets",
     "plan",
     "predict",
+    "inference",
     "score",
     "diagnose",
     "prepare",

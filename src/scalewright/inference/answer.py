@@ -1,7 +1,7 @@
 """The answer: memory, latency, throughput, money and energy of one layout under one load, as the keys of `--json`.
 
-    cost of a million tokens    price x devices x seconds of their prefills, or of their steps      input, output
-                                price x devices x hours / all output tokens                         output_alone
+cost of a million tokens    price x devices x seconds of their prefills, or of their steps      input, output
+                            price x devices x hours / all output tokens                         output_alone
 """
 
 from __future__ import annotations
@@ -43,12 +43,18 @@ def answer_inference(
         raise UserError(f"price is {price:g}", "--price", "give what one device costs an hour, such as 2.5")
     if not searched:
         if devices is not None:
-            raise UserError("devices is given without a search", "--devices", "add --search, or write --layout devices=8")
+            raise UserError(
+                "devices is given without a search", "--devices", "add --search, or write --layout devices=8"
+            )
         return answer(q, asked, price, explain)
     found, priced = search(q, asked, devices)
     best = replace(q, shape=found[0].shape)
     limited = math.isfinite(asked.tpot) or math.isfinite(asked.ttft)
-    kept = asked if asked.kind != "closed" or asked.number < ENDLESS else replace(asked, kind="target" if limited else "closed")
+    kept = (
+        asked
+        if asked.kind != "closed" or asked.number < ENDLESS
+        else replace(asked, kind="target" if limited else "closed")
+    )
     keys = answer(best, kept, price, explain)
     hourly = keys.get("cost_per_million", {}).get("price_per_device_hour")
     keys["search"] = {

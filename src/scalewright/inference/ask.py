@@ -1,8 +1,8 @@
 """Names and flags to a question: what isn't given is filled in, and said.
 
-    precision     as the weights are published (gpt-oss: mxfp4, DeepSeek-V3: fp8), else 16 bits
-    layout        the fewest devices of a node in which the weights and the sequences asked for fit, by tensor parallelism
-    load          one request at a time; --concurrency or --rate for more
+precision     as the weights are published (gpt-oss: mxfp4, DeepSeek-V3: fp8), else 16 bits
+layout        the fewest devices of a node in which the weights and the sequences asked for fit, by tensor parallelism
+load          one request at a time; --concurrency or --rate for more
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Wanted:
     speculate: Mapping[str, Any] | None = None
     max_seqs: int | None = None
     memory_share: float | None = None
+    offline: bool = False
 
 
 def ask(
@@ -61,10 +62,14 @@ def ask(
         assumed.append("engine vllm")
     precision = given.precision or names()["native"].get(spec.name, "bf16")
     kv = given.kv_precision or "bf16"
-    assumed += [f"{key} {value}" for key, value in (("precision", precision), ("kv_precision", kv)) if getattr(given, key) is None]
+    assumed += [
+        f"{key} {value}"
+        for key, value in (("precision", precision), ("kv_precision", kv))
+        if getattr(given, key) is None
+    ]
     q = Question(
         spec, cluster, engine, format_of(precision), format_of(kv, "--kv-precision"), Shape(), *lengths,
-        older=engine.older(given.engine_version or ""),
+        older=engine.older(given.engine_version or ""), offline=given.offline,
         prefix_hit=_share(given.prefix_hit, "--prefix-hit", 0.0), speculation=_speculation(given.speculate, assumed),
         sparse_keys=sparse, slots=_whole(given.max_seqs, "--max-seqs"),
         memory=None if given.memory_share is None else _share(given.memory_share, "--memory-share", 0.9),
@@ -112,7 +117,9 @@ def _lengths(given: Wanted, assumed: list[str]) -> tuple[float, float]:
 
 def _positive(value: float | None, flag: str, example: str) -> float | None:
     if value is not None and not (math.isfinite(value) and 0 < value <= 1e9):
-        raise UserError(f"{flag.lstrip('-').replace('-', '_')} is {value:g}", flag, f"give a number above 0, such as {example}")
+        raise UserError(
+            f"{flag.lstrip('-').replace('-', '_')} is {value:g}", flag, f"give a number above 0, such as {example}"
+        )
     return value
 
 
@@ -160,8 +167,12 @@ def _speculation(keys: Mapping[str, Any] | None, assumed: list[str]) -> Speculat
     tokens = _whole(float(keys.get("tokens", 3)), "--speculate") or 1
     accept, price = float(keys.get("accept", 0.7)), float(keys.get("cost", 0.05))
     if not 0 <= accept <= 1 or not 0 <= price <= 10:
-        raise UserError(f"accept is {accept:g}, cost {price:g}", "--speculate", "give accept=0.7 (a share), cost=0.05 (of a step)")
-    assumed += [f"{key} {value:g} of a guess" for key, value in (("accept", accept), ("cost", price)) if key not in keys]
+        raise UserError(
+            f"accept is {accept:g}, cost {price:g}", "--speculate", "give accept=0.7 (a share), cost=0.05 (of a step)"
+        )
+    assumed += [
+        f"{key} {value:g} of a guess" for key, value in (("accept", accept), ("cost", price)) if key not in keys
+    ]
     return Speculation(tokens, accepted_tokens(accept, tokens), price)
 
 
@@ -195,12 +206,16 @@ def _check(q: Question, shape: Shape) -> None:
         best = max(n for n in range(1, min(shape.tp, heads) + 1) if heads % n == 0)
         raise UserError(f"tp {shape.tp} doesn't divide {heads} attention heads", "--layout", f"use tp={best}")
     if shape.pp > q.model.num_hidden_layers:
-        raise UserError(f"pp {shape.pp} is more than {q.model.num_hidden_layers} layers", "--layout", "use fewer stages")
+        raise UserError(
+            f"pp {shape.pp} is more than {q.model.num_hidden_layers} layers", "--layout", "use fewer stages"
+        )
     if shape.ep > 1 and q.model.moe is None:
         raise UserError(f"ep {shape.ep}, but {q.model.name} has no experts", "--layout", "leave ep out")
     for key, of in (("ep", shape.tp), ("attention_dp", shape.tp)):
         if of % getattr(shape, key):
-            raise UserError(f"{key} {getattr(shape, key)} doesn't divide tp {of}", "--layout", f"use {key}=1 or {key}={of}")
+            raise UserError(
+                f"{key} {getattr(shape, key)} doesn't divide tp {of}", "--layout", f"use {key}=1 or {key}={of}"
+            )
 
 
 def _smallest(q: Question, asked: Load) -> Shape:
@@ -209,7 +224,9 @@ def _smallest(q: Question, asked: Load) -> Shape:
     layers = q.engine.splits == "layers"
     sizes = [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= per_node and heads % n == 0] or [1]
     ladder = [replace(q.shape, tp=1, pp=n) if layers else replace(q.shape, tp=n, pp=1) for n in sizes]
-    ladder += [replace(q.shape, tp=1 if layers else sizes[-1], pp=sizes[-1] * n if layers else n) for n in (2, 4, 8, 16)]
+    ladder += [
+        replace(q.shape, tp=1 if layers else sizes[-1], pp=sizes[-1] * n if layers else n) for n in (2, 4, 8, 16)
+    ]
     ladder = [shape for shape in ladder if shape.pp <= q.model.num_hidden_layers]
     t = table([replace(q, shape=shape) for shape in ladder])
     wanted = 1.0 if asked.kind != "closed" else min(asked.number, 16)

@@ -1,4 +1,4 @@
-"""A table of serving runs, each row priced: some thousand at a time, an error in the place of an answer where it must be."""
+"""A table of serving runs, each row priced: some thousand at a time, an error where a row can't be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from scalewright.inference import load
 from scalewright.inference.constants import constants
 from scalewright.inference.layouts import loads
-from scalewright.inference.rows import RowOfTable, row_of
+from scalewright.inference.rows import RowOfTable, row_of, settle
 from scalewright.inference.score import read_table
 from scalewright.inference.setup import table
 from scalewright.inference.spread import WAITING, band, sigmas
@@ -34,7 +34,7 @@ def answers(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             asked.append(str(error))
         except (ArithmeticError, ValueError, KeyError, TypeError) as error:
             asked.append(f"can't be priced: {type(error).__name__}: {error}")
-    sound = [item for item in asked if isinstance(item, RowOfTable)]
+    sound = settle([item for item in asked if isinstance(item, RowOfTable)])
     priced = _priced(sound) if sound else iter(())
     for row, item in zip(rows, asked, strict=True):
         yield {"id": row.get("id"), "error": item} if isinstance(item, str) else {"id": row.get("id"), **next(priced)}

@@ -1,8 +1,8 @@
 """Formats, engines and constants: data/formats.yaml, engines.yaml, constants.yaml as plain records.
 
-    format_of("awq")      4.16 bits a weight, of the layers' matrices; multiplies in 16 bits
-    engine_of("vLLM")     its share of memory, slots, tokens of a step
-    constants()           {name: value}, what no data sheet has
+format_of("awq")      4.16 bits a weight, of the layers' matrices; multiplies in 16 bits
+engine_of("vLLM")     its share of memory, slots, tokens of a step
+constants()           {name: value}, what no data sheet has
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Engine:
     def older(self, version: str) -> bool:
         """Whether this release (`0.5.4`; blank: a current one) is older than the engine's `modern`."""
         found = re.match(r"v?(\d+\.\d+)", version.strip())
-        return bool(found) and _ordered(found[1]) < _ordered(str(self.modern))
+        return found is not None and _ordered(found[1]) < _ordered(str(self.modern))
 
     def on(self, device: DeviceSpec) -> tuple[int, int]:
         """The most sequences, and the most tokens, of a step on this device."""

@@ -27,7 +27,10 @@ def matrices(t: Columns, c: Constants, tokens: Array) -> Array:
     dense = np.maximum(t.block_flops * tokens / flops, t.block_bytes / rate)
     hit = 1 - (1 - t.hit) ** tokens
     routed = np.maximum(
-        t.expert_flops * tokens / (flops * c["experts.compute"] * t.expert_width / (t.expert_width + c["experts.width"])), t.expert_bytes * hit / (rate * c["experts.memory"])
+        t.expert_flops
+        * tokens
+        / (flops * c["experts.compute"] * t.expert_width / (t.expert_width + c["experts.width"])),
+        t.expert_bytes * hit / (rate * c["experts.memory"]),
     )
     return np.asarray(dense + routed)
 
@@ -50,7 +53,7 @@ def cached_bytes(t: Columns, context: Array) -> Array:
 
 
 def decode_parts(t: Columns, c: Constants, batch: Array, context: Array) -> dict[str, Array]:
-    """Seconds of a step that gives each of `batch` sequences of this length one token (or checks its guesses), by part."""
+    """Seconds by part of a step that gives each of `batch` sequences of this length a token (or checks guesses)."""
     part = np.maximum(batch / t.stages, 1.0)
     checked = 1 + t.guessed
     tokens = part * checked
@@ -81,7 +84,10 @@ def tokens_per_step(t: Columns) -> Array:
 def prefill_s(t: Columns, c: Constants, batch: Array, apart: bool = False) -> Array:
     """Seconds that one prompt adds, of `batch` that are filled one after the other; `apart`: until its first token."""
     new, old = t.input_len * (1 - t.prefix_hit), t.input_len * t.prefix_hit
-    pairs = (_pairs(t.input_len, t.sparse) - _pairs(old, t.sparse), _pairs(t.input_len, t.window) - _pairs(old, t.window))
+    pairs = (
+        _pairs(t.input_len, t.sparse) - _pairs(old, t.sparse),
+        _pairs(t.input_len, t.window) - _pairs(old, t.window),
+    )
     attention = t.full_prefill * pairs[0] + t.window_prefill * pairs[1]
     attention = attention / (t.half_peak * c["attention.compute"])
     pass_tokens = np.maximum(np.minimum(t.chunk, new if apart else new * np.maximum(batch, 1)), 1e-9)

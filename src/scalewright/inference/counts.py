@@ -138,6 +138,4 @@ def _state(m: ModelSpec, mixer: str) -> float:
 
 
 def _sum(a: Cache, b: Cache) -> Cache:
-    return Cache(
-        a.elements + b.elements, a.decode_flops + b.decode_flops, a.prefill_flops + b.prefill_flops
-    )
+    return Cache(a.elements + b.elements, a.decode_flops + b.decode_flops, a.prefill_flops + b.prefill_flops)

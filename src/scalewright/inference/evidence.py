@@ -1,6 +1,6 @@
 """The measured runs nearest to a question, each beside its own prediction.
 
-    distance    model (its active parameters) + device + engine + precision + lengths + devices, in units of "another one"
+distance    model (its active parameters) + device + engine + precision + lengths + devices, in units of "another one"
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def _rows() -> tuple[tuple[Row, RowOfTable], ...]:
     """The rows of the table that measure a server."""
     runs = runs_of(read_table())
     return tuple(
-        (row, asked) for row, asked, rate in zip(runs.rows, runs.asked, runs.measured, strict=True) if math.isfinite(rate)
+        (row, asked)
+        for row, asked, rate in zip(runs.rows, runs.asked, runs.measured, strict=True)
+        if math.isfinite(rate)
     )
 
 
@@ -35,8 +37,8 @@ def nearest(q: Question, asked: Load, c: Constants) -> list[dict[str, Any]]:
     ranked = sorted(_rows(), key=lambda pair: _distance(q, asked, pair[1]))
     shown: dict[str, dict[str, Any]] = {}
     for row, near in ranked:
-        words = f"{near.question.model.name} {near.question.weights.name} {near.question.cluster.device.id} {near.question.engine.name}"
-        key = words + str(near.question.shape) + str(near.load.number)
+        q_ = near.question
+        key = str((q_.model.name, q_.weights.name, q_.cluster.device.id, q_.engine.name, q_.shape, near.load.number))
         if key in shown:
             continue
         runs = runs_of([row])
@@ -61,9 +63,12 @@ def _distance(q: Question, asked: Load, near: RowOfTable) -> float:
     same_family = q.cluster.device.resolved_family.kernels.name == other.cluster.device.resolved_family.kernels.name
     device = 0.0 if q.cluster.device.id == other.cluster.device.id else 0.5 if same_family else 1.5
     lengths = sum(
-        abs(math.log((a + 16) / (b + 16))) for a, b in ((q.input_len, other.input_len), (q.output_len, other.output_len))
+        abs(math.log((a + 16) / (b + 16)))
+        for a, b in ((q.input_len, other.input_len), (q.output_len, other.output_len))
     )
-    load_ = abs(math.log(min(asked.number, 1e3) / min(max(near.load.number, 1), 1e3))) if asked.kind == "closed" else 0.5
+    load_ = (
+        abs(math.log(min(asked.number, 1e3) / min(max(near.load.number, 1), 1e3))) if asked.kind == "closed" else 0.5
+    )
     words = (fold(q.engine.name) != fold(other.engine.name)) + 0.5 * (q.weights.name != other.weights.name)
     devices = abs(math.log(q.shape.devices / other.shape.devices))
     return 0.7 * size + device + 0.3 * lengths + 0.15 * load_ + 0.6 * words + 0.3 * devices

@@ -3,9 +3,9 @@
     minimise    sum over sources of the mean of rho( (log predicted - log measured) / 0.1 )
               + sum over constants of ((log c - log prior) / log(high / low))^2
 
-Every source has the same weight, whatever its number of rows (with fewer than five: less); rho is the soft L1 cost; each
-constant stays in its range and is drawn to its prior. Errors are of sources left out: the constants are fitted without
-a source, and price it. By Levenberg-Marquardt on the logarithms.
+Every source has the same weight, whatever its number of rows (with fewer than five: less); rho is the soft L1 cost;
+each constant stays in its range and is drawn to its prior. Errors are of sources left out: the constants are fitted
+without a source, and price it. By Levenberg-Marquardt on the logarithms.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def fit(runs: Runs, without: Collection[str] = (), steps: int = 8, start: np.nda
         mine = runs.source == source
         weight[mine] = np.sqrt(min(1.0, mine.sum() / 5) / mine.sum())
     goal = np.log(runs.measured)
-    keys = [repr((row.load, row.question.shape, setup)) for row, setup in zip(runs.asked, runs.columns.setups, strict=True)]
+    keys = [
+        repr((row.load, row.question.shape, setup)) for row, setup in zip(runs.asked, runs.columns.setups, strict=True)
+    ]
     _, first, back = np.unique(keys, return_index=True, return_inverse=True)
     different = runs.take(first)  # tables repeat themselves: a system of each maker's
 
@@ -125,9 +127,10 @@ def main() -> None:
         write(best)
     fitted, out = by_source(runs, predicted(runs, best)), by_source(runs, left_out(runs))
     for source, row in out.items():
-        print(f"{row['rows']:4.0f} {fitted[source]['error_pct']:6.1f} {row['error_pct']:6.1f} {row['bias_pct']:+7.1f}  {source}")
+        line = f"{fitted[source]['error_pct']:6.1f} {row['error_pct']:6.1f} {row['bias_pct']:+7.1f}"
+        print(f"{row['rows']:4.0f} {line}  {source}")
     for name, table in (("as fitted", fitted), ("left out", out)):
-        errors = [row["error_pct"] for row in table.values()]
+        errors = np.array([row["error_pct"] for row in table.values()])
         print(f"{name}: mean of sources {np.mean(errors):.1f}%, median {np.median(errors):.1f}%")
 
 

@@ -1,6 +1,6 @@
 """Layouts that a replica can have on so many devices, and the usual one: the fastest that fits.
 
-    tp  1, 2, 4, ... up to what a fast link joins       pp  what is left of a replica       replicas  the rest
+tp  1, 2, 4, ... up to what a fast link joins       pp  what is left of a replica       replicas  the rest
 """
 
 from __future__ import annotations
@@ -23,23 +23,33 @@ def shapes(q: Question, devices: int) -> Iterator[Shape]:
     for tp in (1, 2, 3, 4, 6, 8, 16, 32, 64, 72):
         for pp in (1, 2, 4, 8):
             used = tp * pp
-            if used > devices or devices % used or heads % tp or (pp > 1 and tp < min(per_node, devices) and used > per_node):
+            if (
+                used > devices
+                or devices % used
+                or heads % tp
+                or (pp > 1 and tp < min(per_node, devices) and used > per_node)
+            ):
                 continue
             yield Shape(tp, pp, 1, devices // used)
 
 
-def usual(q: Question, devices: int, asked: Load) -> Shape:
-    """The layout of the highest rate under this load; the leanest where none fits."""
-    choices = list(shapes(q, devices)) or [Shape(devices)]
-    served = under(q, choices, asked)
-    rates = np.where(served.fits, served.requests_per_s * [s.replicas for s in choices], 0.0)
-    return choices[int(np.argmax(rates))] if rates.any() else max(choices, key=lambda s: s.devices)
-
-
-def under(q: Question, choices: Sequence[Shape], asked: Load) -> load.Served:
-    """What one unit of each layout gives under its part of a load."""
-    t = table([replace(q, shape=shape) for shape in choices])
-    return load.serve(t, constants(), loads([asked] * len(choices), choices))
+def usual(asked: Sequence[tuple[Question, int, Load]]) -> list[Shape]:
+    """The layout of the highest rate of each question on so many devices; the leanest where none fits."""
+    if not asked:
+        return []
+    choices = [list(shapes(q, devices)) or [Shape(devices)] for q, devices, _ in asked]
+    each = [
+        (replace(q, shape=shape), wanted) for (q, _, wanted), some in zip(asked, choices, strict=True) for shape in some
+    ]
+    of = [q.shape for q, _ in each]
+    served = load.serve(table([q for q, _ in each]), constants(), loads([wanted for _, wanted in each], of))
+    rates = np.where(served.fits, served.requests_per_s * [shape.units for shape in of], 0.0)
+    chosen, at = [], 0
+    for some in choices:
+        mine = rates[at : at + len(some)]
+        chosen.append(some[int(np.argmax(mine))] if mine.any() else max(some, key=lambda shape: shape.devices))
+        at += len(some)
+    return chosen
 
 
 def loads(asked: Sequence[Load], of: Sequence[Shape]) -> load.Loads:

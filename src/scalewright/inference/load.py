@@ -86,7 +86,7 @@ class Times:
         fit = cost.most_sequences(t, self.context)  # paged: a request holds what it has reached
         self.most = np.where(cost.most_sequences(t, t.input_len + t.output_len) < 1, 0, np.maximum(fit, 0))
         self.top = np.maximum(self.most, 1)
-        self.kept = t.of(c, "kept") * t.of(c, "release")
+        self.kept = t.of(c, "kept") * t.of(c, "release") * t.of(c, "door")
         self.steps = t.output_len / cost.tokens_per_step(t)
         self.apart = t.prefills > 0
         self.first = cost.prefill_s(t, c, np.ones(len(t)), apart=True)
@@ -201,7 +201,8 @@ def _apart(times: Times, loads: Loads, batch: Array, each: Array, ttft: Array) -
         decoding = rate * times.decoded(np.maximum(inside / decodes, 1))
         inside = (inside + np.minimum(np.minimum(waiting, most), np.maximum(decoding, 1))) / 2
     rate = np.where(loads.kind == "rate", np.minimum(rate, loads.number), rate)
-    waited = np.maximum(times.first, np.where(loads.kind == "closed", number / rate - times.decoded(inside / decodes), 0))
+    waiting = np.where(loads.kind == "closed", number / np.maximum(rate, 1e-12) - times.decoded(inside / decodes), 0)
+    waited = np.maximum(times.first, waiting)
     apart = times.apart
     return (
         np.where(apart, inside / decodes, batch), np.where(apart, rate, each), np.where(apart, waited, ttft),

@@ -9,7 +9,7 @@ refused with the reason. Rates are of the whole system: a row per device is mult
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -28,8 +28,11 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import is_preset, load_model_spec
 
 Row = Mapping[str, Any]
-MAKERS = re.compile(r"^(nvidia|amd|habana|intel\(r\) xeon\(r\)|intel\(r\)|intel|apple|virtualized|instinct|\[maxsun\])[ -]+", re.I)
+MAKERS = re.compile(
+    r"^(nvidia|amd|habana|intel\(r\) xeon\(r\)|intel\(r\)|intel|apple|virtualized|instinct|\[maxsun\])[ -]+", re.I
+)
 FORMATS = re.compile(r"-(fp8|awq|gptq|int8|w8a8|bf16|nvfp4|kv|hf|instruct|2507|it|v0\.1|0528x)$")
+OFFLINE = ("offline", "static batch", "end-to-end latency")
 # The usual gain of guessed tokens, where a row names the method: accepted a step, and the cost of a guess beside a step
 GUESSES = {"mtp": (0.85, 0.06), "eagle": (0.55, 0.05), "ngram": (0.25, 0.0), "draft": (0.6, 0.15)}
 
@@ -45,6 +48,7 @@ class RowOfTable:
     offered: bool  # the rate is what was asked for, and measures no server
     ttft_s: float | None
     tpot_s: float | None
+    free: int = 0  # devices whose layout the row doesn't state
 
 
 @lru_cache(maxsize=1)
@@ -67,24 +71,34 @@ def row_of(row: Row) -> RowOfTable:
         raise UserError("input_len and output_len are blank", "row", "fill one of them")
     load = _load(row, work, lengths)
     chunk = int(load.number) if not lengths[1] and load.number > 1 else None  # the micro-batch is what differs
-    slots = int(load.number) if engine.name in ("jetstream", "gpt-fast", "llama.cpp") and load.number < ENDLESS else None
+    slots = (
+        int(load.number) if engine.name in ("jetstream", "gpt-fast", "llama.cpp") and load.number < ENDLESS else None
+    )
     question = Question(
-        model, cluster, engine, weights, kv, Shape(), *lengths, speculation=_speculation(text(row, "notes")),
-        sparse_keys=sparse, older=engine.older(_version(row)), slots=slots, chunk=chunk,
+        model, cluster, engine, weights, kv, Shape(), lengths[0], lengths[1],
+        speculation=_speculation(text(row, "notes")), sparse_keys=sparse, older=engine.older(_version(row)),
+        offline=_offline(row), slots=slots, chunk=chunk,
     )  # fmt: skip
-    question = _shaped(row, question, load, assumed)
+    question, free = _shaped(row, question)
     scale = question.shape.devices * question.shape.replicas if text(row, "per_device") == "1" else 1
     measured, kind = _rate(row, lengths[1])
     seconds = [None if v is None else v / 1000 for v in (number(row, "ttft_ms_p50"), number(row, "tpot_ms_p50"))]
     return RowOfTable(
         replace(question, assumed=tuple(assumed)), load, None if measured is None else measured * scale, kind,
-        load.kind == "rate" and load.number < ENDLESS, seconds[0] or None, seconds[1] or None,
+        load.kind == "rate" and load.number < ENDLESS, seconds[0] or None, seconds[1] or None, free,
     )  # fmt: skip
 
 
 def _engine(name: str) -> Engine:
     first = re.split(r"[ ]", name.strip())[0] if name else ""
     return engine_of(first, strict=False)
+
+
+def _offline(row: Row) -> bool:
+    """Whether prompts were a list in one process: MLPerf, engines' own benchmarks, a batch without a server."""
+    words = " ".join(text(row, key).lower() for key in ("concurrency_or_batch", "notes"))
+    benchmark = engine_of(text(row, "engine"), strict=False).name in ("llama.cpp", "gpt-fast", "jetstream")
+    return benchmark or text(row, "source").startswith("MLPerf") or any(w in words for w in OFFLINE)
 
 
 def _version(row: Row) -> str:
@@ -140,7 +154,9 @@ def _formats(row: Row, known: str, cluster: ClusterSpec, assumed: list[str]) -> 
     if not cell:
         mlperf = text(row, "source").startswith("MLPerf")
         peaks = cluster.device.peaks
-        cell = ("fp4" if peaks.fp4 else "fp8" if peaks.fp8 else "bf16") if mlperf else names()["native"].get(known, "bf16")
+        cell = (
+            ("fp4" if peaks.fp4 else "fp8" if peaks.fp8 else "bf16") if mlperf else names()["native"].get(known, "bf16")
+        )
         assumed.append(f"precision {cell}")
     kv = re.split(r"[ (]", text(row, "kv_precision").strip().lower())[0]
     narrow = cell in ("fp8", "fp4") and text(row, "source").startswith("MLPerf")
@@ -177,7 +193,7 @@ def _load(row: Row, work: Mapping[str, Any], lengths: list[float]) -> Load:
 
 
 def _round(length: float) -> bool:
-    """Whether a mean is of lengths that are all the same: a whole number, or a multiple of 128 but for a few early stops."""
+    """Whether a mean is of equal lengths: a whole number, or a multiple of 128 but for a few early stops."""
     return length == round(length) or abs(length / 128 - round(length / 128)) * 128 < 0.15
 
 
@@ -232,8 +248,24 @@ def accepted_tokens(each: float, guessed: int) -> float:
     return float(guessed) if each >= 1 else each * (1 - each**guessed) / (1 - each)
 
 
-def _shaped(row: Row, q: Question, load: Load, assumed: list[str]) -> Question:
-    """The question with the row's layout."""
+def settle(asked: Sequence[RowOfTable]) -> list[RowOfTable]:
+    """The rows, each with a layout: where it isn't stated, the fastest that fits."""
+    keys = [repr((row.question, row.load, row.free)) if row.free else "" for row in asked]
+    firsts = {key: row for key, row in zip(keys, asked, strict=True) if key}
+    shapes = dict(zip(firsts, usual([(row.question, row.free, row.load) for row in firsts.values()]), strict=True))
+    settled = []
+    for key, row in zip(keys, asked, strict=True):
+        if key:
+            shape = shapes[key]
+            words = f"layout tp {shape.tp}, pp {shape.pp}, replicas {shape.replicas} (the fastest that fits)"
+            question = replace(row.question, shape=shape, assumed=(*row.question.assumed, words))
+            row = replace(row, question=question)
+        settled.append(row)
+    return settled
+
+
+def _shaped(row: Row, q: Question) -> tuple[Question, int]:
+    """The question with the row's layout, or the devices for which it states none."""
     notes = text(row, "notes")
     devices = number(row, "n_devices")
     tp, pp = number(row, "tp"), number(row, "pp")
@@ -249,20 +281,18 @@ def _shaped(row: Row, q: Question, load: Load, assumed: list[str]) -> Question:
     if apart := re.search(r"disaggregated (\d+)P(\d+)D", notes):
         prefill, decode = int(apart[1]), int(apart[2])
         each = int(tp or devices / (prefill + decode))
-        return replace(q, shape=Shape(each, 1, 1, decode, 1, prefill))
+        return replace(q, shape=Shape(each, 1, 1, decode, 1, prefill)), 0
     if q.engine.splits == "layers":
-        return replace(q, shape=Shape(1, int(devices)))
+        return replace(q, shape=Shape(1, int(devices))), 0
     if tp is None and devices > 1 and pp in (None, 1):
-        shape = usual(q, int(devices), load)
-        assumed.append(f"layout tp {shape.tp}, pp {shape.pp}, replicas {shape.replicas} (the fastest that fits)")
-        return replace(q, shape=shape)
+        return replace(q, shape=Shape(1, 1, 1, int(devices))), int(devices)
     tp, pp = tp or 1, pp or 1
     if "-pp 2" in notes:
         pp = 2
     replicas = max(1, round(devices / (tp * pp)))
     ranks = ranks if tp % ranks == 0 else 1
     ep = int(tp) if text(row, "ep") == "y" else 1
-    return replace(q, shape=Shape(int(tp), int(pp), ep, replicas, ranks))
+    return replace(q, shape=Shape(int(tp), int(pp), ep, replicas, ranks)), 0
 
 
 def _rate(row: Row, output_len: float) -> tuple[float | None, str]:

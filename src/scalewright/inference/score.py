@@ -1,6 +1,6 @@
 """Predictions beside measured serving runs: error, bias and band, by source.
 
-    read_table(FILE) -> Runs: the rows that can be expressed as columns, once; errors(runs, constants) for any constants
+read_table(FILE) -> Runs: the rows that can be expressed as columns, once; errors(runs, constants) for any constants
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from scalewright.inference import load
 from scalewright.inference.constants import DATA, Constants, constants
 from scalewright.inference.layouts import loads
-from scalewright.inference.rows import RowOfTable, row_of
+from scalewright.inference.rows import RowOfTable, row_of, settle
 from scalewright.inference.setup import Columns, table
 from scalewright.spec.errors import UserError
 
@@ -85,7 +85,7 @@ def runs_of(rows: Sequence[Row]) -> Runs:
             kept.append(row)
         except UserError as error:
             refused.append((line, str(error)))
-    return Runs(kept, asked, refused)
+    return Runs(kept, settle(asked), refused)
 
 
 def predicted(runs: Runs, c: Constants, bound: bool = False) -> np.ndarray:
@@ -94,7 +94,7 @@ def predicted(runs: Runs, c: Constants, bound: bool = False) -> np.ndarray:
     served = load.serve(t, {**c, "lengths.longest": 1.0, "experts.width": 0.0} if bound else c, runs.loads)
     of_output = served.requests_per_s * t.output_len * runs.units
     alone = t.input_len / np.maximum(served.prefill_s, 1e-9) * runs.units
-    return np.where(t.output_len > 0, of_output, alone)
+    return np.asarray(np.where(t.output_len > 0, of_output, alone))
 
 
 def by_source(runs: Runs, rates: np.ndarray) -> dict[str, dict[str, float]]:

@@ -1,7 +1,7 @@
 """The cheapest layout that keeps the targets: fewest devices for a load, or most tokens a device.
 
-    every tp x pp x attention_dp x prefill:decode --the highest rate within the targets--> devices that the load takes
-    cost of a token = devices x price / rate, so that the cheapest is the one with the highest rate a device
+every tp x pp x attention_dp x prefill:decode --the highest rate within the targets--> devices that the load takes
+cost of a token = devices x price / rate, so that the cheapest is the one with the highest rate a device
 """
 
 from __future__ import annotations
@@ -49,13 +49,17 @@ class Found:
 
 
 def units(q: Question, most: int) -> Iterator[Shape]:
-    """Layouts of one unit, of at most so many devices: replicas that do both, or some that prefill and some that decode."""
+    """Layouts of one unit of at most so many devices: replicas that do both, or some prefill and some decode."""
     heads, per_node = q.model.num_attention_heads, q.cluster.devices_per_node
     if q.engine.splits == "layers":
         yield from (Shape(1, n) for n in (1, 2, 3, 4, 6, 8) if n <= min(most, q.model.num_hidden_layers))
         return
     for tp in (1, 2, 4, 8, 16, 32, 64):
-        if heads % tp or tp > most or tp > max(per_node, q.cluster.levels[-2].size or 1 if len(q.cluster.levels) > 1 else 1):
+        if (
+            heads % tp
+            or tp > most
+            or tp > max(per_node, q.cluster.levels[-2].size or 1 if len(q.cluster.levels) > 1 else 1)
+        ):
             continue
         for pp in (1, 2, 4):
             if tp * pp > most or pp > q.model.num_hidden_layers or (pp > 1 and tp < per_node and tp * pp > per_node):
@@ -79,7 +83,9 @@ def search(q: Question, asked: Load, devices: int | None) -> tuple[list[Found], 
     if not good.any():
         raise UserError(*_why(q, asked, served, shapes))
     found = [
-        whole for at in np.flatnonzero(good) if (whole := _whole(q, asked, shapes[at], served, int(at), devices)) is not None
+        whole
+        for at in np.flatnonzero(good)
+        if (whole := _whole(q, asked, shapes[at], served, int(at), devices)) is not None
     ]
     if not found:
         how = "give more --devices, a lower --rate or --concurrency, or looser targets"
@@ -123,12 +129,21 @@ def _why(q: Question, asked: Load, served: load.Served, shapes: list[Shape]) -> 
     """(what, where, how) of targets that nothing keeps."""
     if not served.fits.any():
         leanest = max(shape.total for shape in shapes)
-        return f"{q.model.name} doesn't fit {leanest} devices", "--search", "give more --devices, or fewer bits: --precision fp8"
+        return (
+            f"{q.model.name} doesn't fit {leanest} devices",
+            "--search",
+            "give more --devices, or fewer bits: --precision fp8",
+        )
     fits = np.flatnonzero(served.fits)
     fast = int(fits[np.argmin(served.tpot_s[fits])])
     soon = int(fits[np.argmin(served.ttft_s[fits])])
-    least = f"the least tpot is {served.tpot_s[fast]:.3g} s (tp {shapes[fast].tp}), the least ttft {served.ttft_s[soon]:.3g} s (tp {shapes[soon].tp})"
-    return "no layout keeps the targets", "--search", f"{least}: loosen --tpot-s or --ttft-s, give more --devices, or fewer bits"
+    least = f"the least tpot is {served.tpot_s[fast]:.3g} s (tp {shapes[fast].tp})"
+    least += f", the least ttft {served.ttft_s[soon]:.3g} s (tp {shapes[soon].tp})"
+    return (
+        "no layout keeps the targets",
+        "--search",
+        f"{least}: loosen --tpot-s or --ttft-s, give more --devices, or fewer bits",
+    )
 
 
 def pareto(found: list[Found]) -> list[Found]:

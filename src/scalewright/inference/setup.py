@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from scalewright.inference.constants import Constants, Engine, Format
-from scalewright.inference.counts import Counts, counts
+from scalewright.inference.counts import counts
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.hardware.topology import Level
 from scalewright.spec.model import ModelSpec
@@ -82,6 +82,7 @@ class Question:
     input_len: float
     output_len: float
     older: bool = False  # a release before the engine's `modern`
+    offline: bool = False  # a list of prompts in one process, no requests over HTTP
     prefix_hit: float = 0.0  # share of the input that is cached already
     speculation: Speculation = Speculation()
     sparse_keys: int = 0  # keys that a query attends to at most, where an indexer chooses them (DeepSeek-V3.2)
@@ -170,61 +171,104 @@ class Columns:
     def of(self, c: Constants, part: str) -> np.ndarray:
         """The constant of each setup for this part."""
         names, index = self._index[part]
-        return np.array([c[name] for name in names])[index]
+        values: np.ndarray = np.array([c[name] for name in names])
+        return np.asarray(values[index])
 
 
 def setup(q: Question) -> Setup:
     """The numbers of a question's replica."""
-    n, shape, device = counts(q.model), q.shape, q.cluster.device
-    tp, pp, ranks = shape.tp, shape.pp, shape.attention_dp
-    heads_split = tp / ranks
-    wide = _bytes(q.weights, "linears")
+    return Setup(
+        names=_names(q), **{**_weights(q), **_attention(q), **_links(q), **_rates(q), **_request(q), **_room(q)}
+    )
+
+
+def _weights(q: Question) -> dict[str, float]:
+    """Bytes and FLOPs of one rank's part of the matrices."""
+    n, shape = counts(q.model), q.shape
+    tp, pp = shape.tp, shape.pp
+    heads_split = tp / shape.attention_dp
     attention = n.attention / heads_split + n.attention_whole
-    mlp = n.mlp / tp
-    block = (wide * (attention + mlp) + HALF * n.rest) / pp
-    expert = _bytes(q.weights, "experts") * n.experts / tp / pp
     ends = _bytes(q.weights, "all")
-    head_bytes = ends * n.head / tp / pp  # one of the stages; an average over them
+    block = (_bytes(q.weights, "linears") * (attention + n.mlp / tp) + HALF * n.rest) / pp
+    expert = _bytes(q.weights, "experts") * n.experts / tp / pp
+    head = ends * n.head / tp / pp  # one of the stages has it: an average over them
     lookup = 0.0 if n.tied else ends * n.embedding / tp / pp
-    kv = _bytes(q.kv, "all")
-    copies = min(heads_split, float(n.kv_heads)) if not n.latent else 1.0
-    kv_share = kv / (copies * ranks) / pp
-    level = _level(q.cluster, tp)
-    stage_level = _level(q.cluster, tp * pp) if pp > 1 else level
-    slots, chunk = q.engine.on(device)
-    chunk = q.chunk or chunk
-    slots = q.slots or slots
-    peak, compute = q.weights.rate(device)
+    wide = q.model.moe.moe_intermediate_size if q.model.moe else 1
+    return {
+        "block_bytes": block, "expert_bytes": expert, "head_bytes": head, "weights": block + expert + head + lookup,
+        "block_flops": 2 * (n.attention + n.attention_whole * heads_split + n.mlp) / tp / pp,
+        "expert_flops": 2 * n.experts * n.top_k / n.num_experts / tp / pp, "head_flops": 2 * n.head / tp / pp,
+        "hit": n.top_k / n.num_experts, "expert_width": wide / (tp / shape.ep), "parts": n.parts / pp,
+    }  # fmt: skip
+
+
+def _attention(q: Question) -> dict[str, float]:
+    """Bytes of one rank's part of a sequence's caches, and FLOPs of a query with a key."""
+    n, shape = counts(q.model), q.shape
+    copies = 1.0 if n.latent else min(shape.tp / shape.attention_dp, float(n.kv_heads))
+    share, ranks = _bytes(q.kv, "all") / (copies * shape.attention_dp) / shape.pp, shape.tp * shape.pp
+    return {
+        "full_bytes": share * n.full.elements, "window_bytes": share * n.windowed.elements, "window": n.window or 1,
+        "sparse": q.sparse_keys or np.inf, "state_bytes": n.state_bytes / ranks,
+        "full_decode": n.full.decode_flops / ranks, "window_decode": n.windowed.decode_flops / ranks,
+        "full_prefill": n.full.prefill_flops / ranks, "window_prefill": n.windowed.prefill_flops / ranks,
+    }  # fmt: skip
+
+
+def _links(q: Question) -> dict[str, float]:
+    """What ranks send each other for a token, and over what."""
+    n, shape = counts(q.model), q.shape
+    stages = _level(q.cluster, shape.tp * shape.pp)
+    return {
+        "token_bytes": HALF * n.hidden, "reductions": n.parts / shape.pp if shape.tp > 1 else 0,
+        "link": _level(q.cluster, shape.tp).bytes_per_s, "hops": (shape.pp - 1) * stages.latency_s,
+    }  # fmt: skip
+
+
+def _rates(q: Question) -> dict[str, float]:
+    """The device's published rates for these weights."""
+    device = q.cluster.device
+    peak, _ = q.weights.rate(device)
     half_peak = device.peak(device.half) or device.peak("fp32") or peak
     if q.engine.accumulates == "half" and device.kind == "gpu" and not device.peer_to_peer:
         peak, half_peak = 2 * peak, 2 * half_peak  # GeForce halves the rate of sums in 32 bits
-    family = _family(q.cluster)
+    return {"peak": peak, "half_peak": half_peak, "bandwidth": _bandwidth(q.cluster)}
+
+
+def _request(q: Question) -> dict[str, float]:
+    """The lengths, the guesses, and the parts of the layout that aren't a rank's."""
+    shape, guess = q.shape, q.speculation
+    return {
+        "input_len": q.input_len, "output_len": q.output_len, "prefix_hit": q.prefix_hit, "guessed": guess.tokens,
+        "accepted": guess.accepted, "guess_cost": guess.cost, "devices": shape.devices, "prefills": shape.prefill,
+        "decodes": shape.replicas if shape.prefill else 1, "stages": shape.pp, "tp": shape.tp,
+        "ranks": shape.attention_dp,
+    }  # fmt: skip
+
+
+def _room(q: Question) -> dict[str, float]:
+    """Memory beside weights and caches, and the engine's limits."""
+    n, device, tp = counts(q.model), q.cluster.device, q.shape.tp
+    slots, chunk = q.engine.on(device)
+    slots, chunk = q.slots or slots, q.chunk or chunk
     widest = max(n.hidden, q.model.intermediate_size / tp)
-    activations = chunk * HALF * (4 * n.hidden + 2 * widest) + slots * n.head / n.hidden / tp * 4
-    experts_active = n.experts * n.top_k / n.num_experts
-    return Setup(
-        devices=shape.devices, prefills=shape.prefill, decodes=shape.replicas if shape.prefill else 1, stages=pp, parts=n.parts / pp, tp=tp, ranks=ranks, block_bytes=block,
-        expert_bytes=expert, hit=n.top_k / n.num_experts,
-        block_flops=2 * (n.attention + n.attention_whole * heads_split + n.mlp) / tp / pp,
-        expert_flops=2 * experts_active / tp / pp,
-        expert_width=(q.model.moe.moe_intermediate_size if q.model.moe else 1) / (tp / shape.ep), head_bytes=head_bytes, head_flops=2 * n.head / tp / pp,
-        full_bytes=kv_share * n.full.elements, window_bytes=kv_share * n.windowed.elements, window=n.window or 1,
-        sparse=q.sparse_keys or np.inf, state_bytes=n.state_bytes / tp / pp,
-        full_decode=n.full.decode_flops / tp / pp, window_decode=n.windowed.decode_flops / tp / pp,
-        full_prefill=n.full.prefill_flops / tp / pp, window_prefill=n.windowed.prefill_flops / tp / pp,
-        token_bytes=HALF * n.hidden, reductions=n.parts / pp if tp > 1 else 0, link=level.bytes_per_s,
-        hops=(pp - 1) * stage_level.latency_s, peak=peak, half_peak=half_peak,
-        bandwidth=_bandwidth(q.cluster), input_len=q.input_len, output_len=q.output_len, prefix_hit=q.prefix_hit,
-        guessed=q.speculation.tokens, accepted=q.speculation.accepted, guess_cost=q.speculation.cost, slots=slots,
-        chunk=chunk, capacity=device.capacity_bytes * (q.memory or q.engine.memory),
-        weights=block + expert + head_bytes + lookup, activations=activations, reserve=q.engine.reserve_gib * 2**30,
-        names={
-            "memory": f"memory.{family}", "compute": f"compute.{family}", "format": compute, "read": q.weights.read,
-            "host": f"host.{q.engine.name}", "kept": f"kept.{q.engine.name}",
-            "sequence": f"sequence.{q.engine.name}", "reduce": _reduce(level), "release": "release.older" if q.older else "release.modern",
-            "products": "products.llama.cpp" if q.engine.splits == "layers" else "products.served",
-        },
-    )  # fmt: skip
+    logits = slots * n.head / n.hidden / tp * 4
+    return {
+        "slots": slots, "chunk": chunk, "capacity": device.capacity_bytes * (q.memory or q.engine.memory),
+        "activations": chunk * HALF * (4 * n.hidden + 2 * widest) + logits, "reserve": q.engine.reserve_gib * 2**30,
+    }  # fmt: skip
+
+
+def _names(q: Question) -> dict[str, str]:
+    """The constant of each part that differs from setup to setup."""
+    family, engine = _family(q.cluster), q.engine.name
+    return {
+        "memory": f"memory.{family}", "compute": f"compute.{family}", "format": q.weights.rate(q.cluster.device)[1],
+        "read": q.weights.read, "host": f"host.{engine}", "kept": f"kept.{engine}", "sequence": f"sequence.{engine}",
+        "reduce": _reduce(_level(q.cluster, q.shape.tp)), "release": "release.older" if q.older else "release.modern",
+        "door": "door.offline" if q.offline else "door.http",
+        "products": "products.llama.cpp" if q.engine.splits == "layers" else "products.served",
+    }  # fmt: skip
 
 
 def _bytes(form: Format, part: str) -> float:
@@ -260,8 +304,3 @@ def _bandwidth(cluster: ClusterSpec) -> float:
 def table(questions: Sequence[Question]) -> Columns:
     """The columns of these questions."""
     return Columns([setup(q) for q in questions])
-
-
-def model_counts(q: Question) -> Counts:
-    """The counts of a question's model."""
-    return counts(q.model)

@@ -29,7 +29,7 @@ def sigmas(t: Columns, c: Constants) -> np.ndarray:
     square = np.full(len(t), c["spread.base"] ** 2)
     for name, which in unknown.items():
         square += np.array(which, dtype=float) * c[f"spread.{name}"] ** 2
-    return np.sqrt(square)
+    return np.asarray(np.sqrt(square))
 
 
 def band(value: float, sigma: float) -> dict[str, float]:

@@ -37,6 +37,7 @@ def inference(
     ] = None,
     max_seqs: Annotated[int | None, flag("Sequences of a step, in place of the engine's habit.")] = None,
     memory_share: Annotated[float | None, flag("Share of the memory that the engine takes.")] = None,
+    offline: Annotated[bool, flag("A list of prompts in one process: no server.", "--offline")] = False,
     price: Annotated[float | None, flag("Of one device for an hour; else by a dated list.")] = None,
     search: Annotated[bool, flag("Find the cheapest layout that keeps the targets.", "--search")] = False,
     devices: Annotated[int | None, flag("Devices of the search, at most; default: a node.")] = None,
@@ -56,7 +57,8 @@ def inference(
         _batch(batch, {key: value for key, value in flags.items() if key not in ("batch", "json")})
         return
     how = "write `scalewright inference MODEL --cluster CLUSTER --input-len 1024 --output-len 256`, or --batch FILE"
-    name, place = check_given(model, cluster, "scalewright inference", how)
+    _, place = check_given(model, cluster, "scalewright inference", how)
+    name = str(model)
     keys = parse_pairs(layout, "--layout", LAYOUT)
     for key, value in keys.items():
         if isinstance(value, bool) or not isinstance(value, int):
@@ -72,7 +74,7 @@ def inference(
             name, place, input_len, output_len, concurrency=concurrency, rate=rate, precision=precision,
             kv_precision=kv_precision, layout=keys, engine=engine, engine_version=engine_version, ttft_s=ttft_s,
             tpot_s=tpot_s, prefix_hit=prefix_hit, speculate=guesses, max_seqs=max_seqs, memory_share=memory_share,
-            price=price, search=search, devices=devices,
+            offline=offline, price=price, search=search, devices=devices,
         )  # fmt: skip
     if json:
         print_json(answer)

@@ -15,7 +15,13 @@ from typing import Any
 from scalewright.report.present.blocks import Bar, Bars, Block, Line, Shown, Table
 from scalewright.spec.common.formatting import count, decimal, gib, short_time
 
-PARTS = {"weights": "weights", "kv_cache": "KV cache", "communication": "communication", "host": "host", "prefill": "prefill"}
+PARTS = {
+    "weights": "weights",
+    "kv_cache": "KV cache",
+    "communication": "communication",
+    "host": "host",
+    "prefill": "prefill",
+}
 HELD = {"weights": "weights", "kv_cache": "KV cache", "activations": "activations", "other": "other"}
 
 
@@ -34,7 +40,10 @@ def _title(a: Mapping[str, Any]) -> str:
     words += [f"{key} {shape[key]}" for key in ("pp", "ep", "attention_dp", "replicas") if shape[key] > 1]
     if shape["prefill"]:
         words.append(f"{shape['prefill']} replicas prefill, {shape['replicas']} decode")
-    return f"{a['model']['name']} on {shape['devices']:,} x {a['device']}, {a['engine']}, {a['precision']}: " + " · ".join(words)
+    return (
+        f"{a['model']['name']} on {shape['devices']:,} x {a['device']}, {a['engine']}, {a['precision']}: "
+        + " · ".join(words)
+    )
 
 
 def _serves(a: Mapping[str, Any]) -> Line:
@@ -70,15 +79,22 @@ def _cost(cost: Mapping[str, Any]) -> Line:
 
 
 def _blocks(a: Mapping[str, Any]) -> Iterator[Block]:
-    parts = [Bar(PARTS[key], share, f"{100 * share:.0f}%", at) for at, (key, share) in enumerate(a["time_breakdown"].items())]
+    parts = [
+        Bar(PARTS[key], share, f"{100 * share:.0f}%", at) for at, (key, share) in enumerate(a["time_breakdown"].items())
+    ]
     if a["fits"]:
         yield Bars("Time of a replica", parts)
-    held = [Bar(name, a["memory_gib"][key], gib(a["memory_gib"][key]), at) for at, (key, name) in enumerate(HELD.items())]
+    held = [
+        Bar(name, a["memory_gib"][key], gib(a["memory_gib"][key]), at) for at, (key, name) in enumerate(HELD.items())
+    ]
     yield Bars("Memory of a device", held)
     if "search" in a:
         yield _found(a["search"])
     if rows := a.get("curve"):
-        cells = [(round(r["concurrency"]), short_time(r["ttft_s"]), short_time(r["tpot_s"]), count(r["output_tokens_per_s"])) for r in rows]
+        cells = [
+            (round(r["concurrency"]), short_time(r["ttft_s"]), short_time(r["tpot_s"]), count(r["output_tokens_per_s"]))
+            for r in rows
+        ]
         yield Table(("in flight", "first token", "each token", "tokens/s"), cells, "Latency and throughput", few=12)
     if near := a.get("evidence", {}).get("nearest"):
         yield Table(
@@ -89,15 +105,20 @@ def _blocks(a: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def _found(search: Mapping[str, Any]) -> Table:
-    rows = [
-        (_short(item["layout"]), item["layout"]["devices"], count(item["output_tokens_per_s_per_device"]),
-         short_time(item["ttft_s"]), short_time(item["tpot_s"]),
-         f"{item['cost_per_million_output']:.3g}" if "cost_per_million_output" in item else "") for item in search["best"]
-    ]  # fmt: skip
+    rows = []
+    for item in search["best"]:
+        price, rate = item.get("cost_per_million_output"), count(item["output_tokens_per_s_per_device"])
+        first, each = short_time(item["ttft_s"]), short_time(item["tpot_s"])
+        dear = "" if price is None else f"{price:.3g}"
+        rows.append((_short(item["layout"]), item["layout"]["devices"], rate, first, each, dear))
     heads = ("layout", "devices", "tokens/s a device", "first token", "each token", "USD a million")
-    return Table(heads, rows, f"The cheapest of {search['feasible']} layouts that keep the targets, {search['evaluated']} priced")
+    return Table(
+        heads, rows, f"The cheapest of {search['feasible']} layouts that keep the targets, {search['evaluated']} priced"
+    )
 
 
 def _short(shape: Mapping[str, int]) -> str:
-    words = [f"{key} {shape[key]}" for key in ("tp", "pp", "ep", "attention_dp", "replicas") if key == "tp" or shape[key] > 1]
+    words = [
+        f"{key} {shape[key]}" for key in ("tp", "pp", "ep", "attention_dp", "replicas") if key == "tp" or shape[key] > 1
+    ]
     return ", ".join(words) + (f", {shape['prefill']} prefill" if shape["prefill"] else "")
