@@ -1,11 +1,11 @@
 """How far `inference` is off on the bundled serving runs: as shipped, and with each source left out of the fit.
 
-    data/inference_runs.csv ──fit without a source──> its rows predicted ──> error, bias, share inside p10 to p90
-                                                                         └─> results/DATE-inference-accuracy.json,
-                                                                             and the table of docs/inference.md
+data/inference_runs.csv ──fit without a source──> its rows predicted ──> error, bias, share inside p10 to p90
+                                                                     └─> results/DATE-inference-accuracy.json,
+                                                                         and the table of docs/inference.md
 
-    python comparisons/inference_accuracy.py            some minutes of one core
-    python comparisons/inference_accuracy.py --page     the page anew, from the newest result
+python comparisons/inference_accuracy.py            some minutes of one core
+python comparisons/inference_accuracy.py --page     the page anew, from the newest result
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def page_table(found: Mapping[str, Any]) -> str:
         "",
         "| | median of sources | mean of sources | all rows | in p10–p90 |",
         "| --- | ---: | ---: | ---: | ---: |",
-        f"| before anything was learned | {fresh['median_over_sources_pct']:.1f} | {fresh['mean_over_sources_pct']:.1f} |"
-        f" {fresh['all_rows_pct']:.1f} | |",
+        f"| before anything was learned | {fresh['median_over_sources_pct']:.1f} |"
+        f" {fresh['mean_over_sources_pct']:.1f} | {fresh['all_rows_pct']:.1f} | |",
         f"| the source left out | {left['median_of_sources_pct']:.1f} | {left['mean_of_sources_pct']:.1f} |"
         f" {left['all_rows_pct']:.1f} | {left['inside_pct']:.1f} |",
         f"| as shipped | {shipped['median_of_sources_pct']:.1f} | {shipped['mean_of_sources_pct']:.1f} | | |",
@@ -87,8 +87,8 @@ def page_table(found: Mapping[str, Any]) -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     rows = [
-        f"| {source} | {line['rows']} | {line['left_out_pct']:.1f} | {line['bias_pct']:+.1f} | {line['inside_pct']:.0f} |"
-        f" {line['shipped_pct']:.1f} |"
+        f"| {source} | {line['rows']} | {line['left_out_pct']:.1f} | {line['bias_pct']:+.1f} |"
+        f" {line['inside_pct']:.0f} | {line['shipped_pct']:.1f} |"
         for source, line in sorted(found["sources"].items(), key=lambda item: -item[1]["rows"])
     ]
     return "\n".join([*head, *rows]) + "\n"
@@ -96,7 +96,9 @@ def page_table(found: Mapping[str, Any]) -> str:
 
 def newest() -> dict[str, Any]:
     """The newest kept result."""
-    found: dict[str, Any] = json.loads(sorted(RESULTS.glob("*-inference-accuracy.json"))[-1].read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(
+        sorted(RESULTS.glob("*-inference-accuracy.json"))[-1].read_text(encoding="utf-8")
+    )
     return found
 
 

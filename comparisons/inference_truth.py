@@ -5,10 +5,10 @@
     python comparisons/inference_truth.py FILE...                    prints a table
     python comparisons/inference_truth.py FILE... --out result.json  and keeps it
 
-Two sorts: *worked* ones (caches, bounds, capacities: what a book or a paper computed; within 2% of its figure) and
-*measured* ones (a published rate, within the tolerance that its problem states). A worked bound is a roofline at the rates
-that its problem gives: the formulas of inference/cost.py with nothing lost. Problems that need something that isn't
-printed (the acceptance of a draft, the layout of a service) are listed as such.
+Two sorts: *worked* ones (caches, bounds, capacities: what a book or a paper computed; within 2% of its figure, or its own
+rounding) and *measured* ones (a published rate, within the tolerance that its problem states). A worked bound is a
+roofline at the rates that its problem gives: the formulas of inference/cost.py with nothing lost. Problems that need
+something that isn't printed (the acceptance of a draft, the layout of a service) are listed as such.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def replica(
     """A replica of so many bytes on chips that split all of it, with ideal rates."""
     question, _ = ask("llama-2-7b", load_cluster("tpu-v5e"), Wanted(1, 1, layout={"tp": 1}))
     bare = {
-        "devices": chips, "tp": 1.0, "reductions": 0.0, "block_bytes": weights / chips, "expert_bytes": 0.0, "head_bytes": 0.0,
+        "devices": chips, "tp": 1.0, "reductions": 0.0, "block_bytes": weights / chips, "expert_bytes": 0.0,
+        "head_bytes": 0.0,
         "block_flops": 2 * (params or weights) / chips, "expert_flops": 0.0, "head_flops": 0.0, "full_decode": 0.0,
         "full_bytes": kv_per_token / chips, "bandwidth": bandwidth, "peak": peak, "half_peak": peak,
         "capacity": memory / chips, "weights": weights / chips, "activations": 0.0, "reserve": 0.0, "slots": 1e9,
@@ -159,8 +160,8 @@ def queue(i: Problem) -> dict[str, float]:
     t = replica(1.0, 0.0, 1, 1.0, params=1e-9)
     t.output_len, t.input_len = np.ones(1), np.zeros(1)
     t.block_bytes = np.array([1 / i["rps"]])
-    many = Loads(np.array(["closed"]), np.array([1.0]), np.array([float(i["n"])]), np.array([math.inf]), np.array([math.inf]),
-                 np.array([False]))  # fmt: skip
+    endless, no = np.array([math.inf]), np.array([False])
+    many = Loads(np.array(["closed"]), np.ones(1), np.array([float(i["n"])]), endless, endless, no)
     return {"value": i["n"] / float(serve(t, IDEAL, many).requests_per_s[0])}
 
 
@@ -196,20 +197,21 @@ WORKED_OUT: dict[str, Callable[[Problem], dict[str, float]]] = {
     "sb-ai-bs32": bs32, "sb-ai-min-bf16": slice_of, "sb-ai-min-int8": slice_of, "sb-ai-min-int4": slice_of,
     "sb-ai-full-step": full_step, "own-ai-q1": bound_405b, "own-ai-q3": least_chips,
     "ds-kv-v3": lambda i: {"bytes": latent("deepseek-v3")}, "ds-kv-v2": lambda i: {"bytes": latent("deepseek-v2")},
-    "llama3-70b-kv": lambda i: {"per_token": 2 * attention(i, "L", "k", "d"), "per_seq": 2 * attention(i, "L", "k", "d") * i["S"]},
+    "llama3-70b-kv": lambda i: {
+        key: 2 * attention(i, "L", "k", "d") * tokens for key, tokens in (("per_token", 1), ("per_seq", i["S"]))
+    },
     "kipply-capacity": kipply,
     "kipply-latency": lambda i: {"t": step(replica(i["weights"], 0, i["n"], i["bw"]), 1, 1)},
-    "kv-opt13b": lambda i: {"value": i["bytes"] * cache(num_hidden_layers=i["layers"], num_attention_heads=40, head_dim=i["hidden"] // 40)},
+    "kv-opt13b": lambda i: {
+        "value": i["bytes"] * cache(num_hidden_layers=i["layers"], num_attention_heads=40, head_dim=i["hidden"] // 40)
+    },
     "kv-hybrid-32k": lambda i: {"value": counts(load_model_spec("qwen3.5-27b")).kv_elements * i["b"]},
-    "vllm-10517-bytes": lambda i: {"value": counts(load_model_spec("llama-3.1-8b")).kv_elements * i["b"] * i["blocks"] * i["block"]},
+    "vllm-10517-bytes": lambda i: {
+        "value": counts(load_model_spec("llama-3.1-8b")).kv_elements * i["b"] * i["blocks"] * i["block"]
+    },
     "queue-drain": queue, 
     "ix-h200-total-vs-output": total_tokens,
     }  # fmt: skip
-
-NAMES = (
-    ("70b-99.9", "llama2-70b-99.9"), ("l2-70b", "llama2-70b-99.9"), ("405b", "llama-3.1-405b"), ("qwen3-235b", "qwen3-235b-a22b"),
-    ("maverick", "llama-4-maverick"), ("r1", "deepseek-r1"), ("gptoss", "gpt-oss-120b"), ("70b", "llama-3.3-70b"), ("8b", "llama-3.1-8b"),
-)  # fmt: skip
 
 
 def row_of_problem(problem: Problem) -> dict[str, Any] | None:
@@ -376,7 +378,8 @@ def compare(problem: Problem) -> list[dict[str, Any]]:
         within = max(within, 100 * float(figure.get("tolerance") or 0)) if known else within
         off = None if mine is None else 100 * (mine / float(figure["value"]) - 1)
         lines.append(
-            {"id": problem["id"], "key": key, "sort": "not asked" if mine is None else "worked" if known else "measured",
+            {"id": problem["id"], "key": key,
+             "sort": "not asked" if mine is None else "worked" if known else "measured",
              "theirs": float(figure["value"]), "ours": mine, "error_pct": off, "within_pct": within,
              "ok": None if off is None else bool(abs(off) <= within)}
         )  # fmt: skip
@@ -395,8 +398,9 @@ def main() -> None:
     for line in lines:
         ours = "" if line["ours"] is None else f"{line['ours']:.5g}"
         off = "" if line["error_pct"] is None else f"{line['error_pct']:+.1f}%"
+        word = "" if line["ok"] is None else "ok" if line["ok"] else "OFF"
         print(
-            f"{line['id']:32s} {line['key']:12s} {line['sort']:9s} {line['theirs']:12.5g} {ours:>12s} {off:>8s} {'' if line['ok'] is None else 'ok' if line['ok'] else 'OFF'}"
+            f"{line['id']:40s} {line['key']:12s} {line['sort']:9s} {line['theirs']:12.5g} {ours:>12s} {off:>8s} {word}"
         )
     summary = {}
     for sort in ("worked", "measured"):

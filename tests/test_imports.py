@@ -20,7 +20,8 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
 EVERYTHING = {
     "accept", "spec", "plan", "machine", "model", "parallel", "data", "checkpoint", "launch", "track",
-    "evaluate", "train", "dry_run", "parity", "bench", "diagnose", "emit", "serve", "report", "learn", "cli", "inference",
+    "evaluate", "train", "dry_run", "parity", "bench", "diagnose", "emit", "serve", "report", "learn", "cli",
+    "inference",
 }  # fmt: skip
 
 ALLOWED: dict[str, set[str]] = {
@@ -56,7 +57,18 @@ LAZY: dict[str, set[str]] = {
 
 NO_TORCH_EVER = {"spec", "plan", "inference", "report", "diagnose", "emit", "data"}  # not even lazily
 NO_TORCH_AT_THE_TOP = {"cli", "machine", "launch", "track"}
-WITHOUT_CIRCLES = ("plan", "inference", "spec", "track", "emit", "train", "report", "data", "model", "parallel")  # among their files
+WITHOUT_CIRCLES = (
+    "plan",
+    "inference",
+    "spec",
+    "track",
+    "emit",
+    "train",
+    "report",
+    "data",
+    "model",
+    "parallel",
+)  # among their files
 UNIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "pty", "tty", "syslog"}
 
 

@@ -28,7 +28,7 @@ def test_figures_of_some_rows() -> None:
 
 
 def test_worked_problems(tmp_path) -> None:
-    """The scaling book's bound of LLaMA-2 13B at batch 8, and DeepSeek-V3's cache (Insights into DeepSeek-V3, table 1)."""
+    """The scaling book's bound of LLaMA-2 13B, and DeepSeek-V3's cache (Insights into DeepSeek-V3, table 1)."""
     problems = [
         {
             "id": "sb-inf-table-mha-b8", "topic": "inference", "tolerance_pct": 0.2,

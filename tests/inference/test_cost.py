@@ -15,7 +15,9 @@ IDEAL = {name: 0.0 if value < 0.01 else 1.0 for name, value in constants().items
 
 
 def asked(model="llama-3.1-8b", cluster="dgx-h100", **keys):
-    return ask(model, load_cluster(cluster), Wanted(keys.pop("input_len", 1024), keys.pop("output_len", 256), **keys))[0]
+    return ask(model, load_cluster(cluster), Wanted(keys.pop("input_len", 1024), keys.pop("output_len", 256), **keys))[
+        0
+    ]
 
 
 def seconds(question, batch, context=1024.0, c=None):
@@ -28,7 +30,13 @@ def seconds(question, batch, context=1024.0, c=None):
 def test_the_scaling_book_s_table_of_a_13b(batch, kv, step):
     """8 TPU v5e at 8.2e11 bytes/s, 26 GB of weights, so many bytes of cache a sequence of 8,192 tokens."""
     usual = setup(asked("llama-2-13b", "tpu-v5e", layout={"tp": 8}))
-    bare = {"block_bytes": 26e9 / 8, "head_bytes": 0.0, "full_bytes": kv / 8192 / 8, "bandwidth": 8.2e11, "reductions": 0.0}
+    bare = {
+        "block_bytes": 26e9 / 8,
+        "head_bytes": 0.0,
+        "full_bytes": kv / 8192 / 8,
+        "bandwidth": 8.2e11,
+        "reductions": 0.0,
+    }
     t = Columns([type(usual)(**{**vars(usual), **bare})])
     assert float(cost.decode_s(t, IDEAL, np.array([batch]), np.array([8192.0]))[0]) == pytest.approx(step, rel=2e-3)
 

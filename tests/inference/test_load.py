@@ -72,7 +72,13 @@ def test_prefix_hits_save_prefill():
 def test_guesses_that_are_always_right(guessed):
     """(K + 1) / (K c + 1) with a draft of half a step (Leviathan et al. 2023), where a step's time is reading."""
     assert accepted_tokens(1.0, guessed) == guessed
-    a = ask("llama-2-70b", layout={"tp": 8}, concurrency=1, input_len=16, speculate={"tokens": guessed, "accept": 1, "cost": 0.5})
+    a = ask(
+        "llama-2-70b",
+        layout={"tp": 8},
+        concurrency=1,
+        input_len=16,
+        speculate={"tokens": guessed, "accept": 1, "cost": 0.5},
+    )
     assert a["speculation"]["speed_up"] == pytest.approx((guessed + 1) / (0.5 * guessed + 1), rel=0.03)
 
 

@@ -15,7 +15,8 @@ from scalewright.inference.score import by_source, predicted, read_table, runs_o
 from scalewright.spec.errors import UserError
 
 ROW = {
-    "engine": "vLLM", "model": "meta-llama/Llama-3.1-8B-Instruct", "device": "NVIDIA H100 SXM", "n_devices": "1", "tp": "1",
+    "engine": "vLLM", "model": "meta-llama/Llama-3.1-8B-Instruct", "device": "NVIDIA H100 SXM",
+    "n_devices": "1", "tp": "1",
     "input_len": "1024", "output_len": "256", "concurrency_or_batch": "16", "output_tokens_per_s": "1000",
 }  # fmt: skip
 

@@ -23,7 +23,7 @@ from scalewright.plan.fitting.fit import robust
 from scalewright.spec.base import read_yaml
 
 SCALE = 0.1  # an error of 10% is one unit of misfit
-PRIOR = 2.0  # units of misfit for a constant that is its whole range away from its prior
+PRIOR = 6.0  # units of misfit for a constant that is its whole range away from its prior
 WIDTH = 0.01  # of a range, for derivatives
 
 
@@ -51,7 +51,7 @@ def facts() -> tuple[Facts, Constants]:
     return Facts(list(free), low, high, (prior - low) / (high - low)), fixed
 
 
-def fit(runs: Runs, without: Collection[str] = (), steps: int = 8, start: np.ndarray | None = None) -> Constants:
+def fit(runs: Runs, without: Collection[str] = (), steps: int = 6, start: np.ndarray | None = None) -> Constants:
     """The constants that fit best, without these sources."""
     free, fixed = facts()
     use = np.flatnonzero(np.isfinite(runs.measured) & ~np.isin(runs.source, list(without)))

@@ -26,7 +26,7 @@ from scalewright.inference.setup import Columns
 Array = np.ndarray
 KINDS = ("closed", "rate", "target")
 ENDLESS = 1e9  # requests that are always waiting
-STEPS = 24  # of a bisection: 7 digits
+STEPS = 16  # of a bisection: four digits
 TENTHS = (np.arange(10) + 0.5) / 10  # of the time in which the last batch drains
 
 
