@@ -5,7 +5,7 @@
     python comparisons/inference_truth.py FILE...                    prints a table
     python comparisons/inference_truth.py FILE... --out result.json  and keeps it
 
-Two sorts: *worked* ones (caches, bounds, capacities: what a book or a paper computed; within 2% of its figure, or its own
+Two sorts: *worked* ones (caches, bounds, capacities: what a book or paper computed; within 2% of its figure, or its own
 rounding) and *measured* ones (a published rate, within the tolerance that its problem states). A worked bound is a
 roofline at the rates that its problem gives: the formulas of inference/cost.py with nothing lost. Problems that need
 something that isn't printed (the acceptance of a draft, the layout of a service) are listed as such.
