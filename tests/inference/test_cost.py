@@ -75,7 +75,7 @@ def test_layers_over_devices_add_no_speed_to_one_sequence():
     one = seconds(asked(engine="llama.cpp", layout={"pp": 1}), 1)
     four = seconds(asked(engine="llama.cpp", layout={"pp": 4}), 1)
     assert four == pytest.approx(one, rel=0.02)
-    assert seconds(asked(layout={"tp": 4}), 1) < one / 2
+    assert seconds(asked(layout={"tp": 4}), 1) < 0.7 * one  # not a quarter: a step has costs that nobody shares
 
 
 def test_more_tensor_parallel_ranks_than_heads_hold_copies():
