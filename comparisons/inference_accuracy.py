@@ -36,7 +36,7 @@ def figures(runs: Runs, without: np.ndarray) -> dict[str, Any]:
     """Errors by source and in all; `without`: rates predicted by constants that never saw a row's source."""
     shipped = by_source(runs, predicted(runs, constants()))
     out = by_source(runs, without)
-    scored = np.isfinite(runs.measured)
+    scored = np.isfinite(runs.measured) & np.isfinite(without)
     width = TENTH * sigmas(runs.columns, constants())
     inside = abs(np.log(without / np.where(scored, runs.measured, 1.0))) <= width
     sources = {
@@ -52,7 +52,7 @@ def figures(runs: Runs, without: np.ndarray) -> dict[str, Any]:
     served = load.serve(runs.columns, constants(), runs.loads)
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "rows": len(runs.asked) + len(runs.refused), "expressed": len(runs.asked), "scored": int(scored.sum()),
+        "rows": len(runs.asked) + len(runs.refused), "expressed": len(runs.asked), "scored": int(np.isfinite(runs.measured).sum()),
         "left_out": {
             "median_of_sources_pct": float(np.median(columns["left_out_pct"])),
             "mean_of_sources_pct": float(np.mean(columns["left_out_pct"])), "all_rows_pct": 100 * float(np.median(off)),
@@ -63,6 +63,7 @@ def figures(runs: Runs, without: np.ndarray) -> dict[str, Any]:
             "median_of_sources_pct": float(np.median(columns["shipped_pct"])),
             "mean_of_sources_pct": float(np.mean(columns["shipped_pct"])),
         },
+        "not_left_out": sorted(set(shipped) - set(out)),
         "fits_pct": 100 * float(served.fits.mean()), "sources": sources,
     }  # fmt: skip
 
@@ -91,7 +92,8 @@ def page_table(found: Mapping[str, Any]) -> str:
         f" {line['inside_pct']:.0f} | {line['shipped_pct']:.1f} |"
         for source, line in sorted(found["sources"].items(), key=lambda item: -item[1]["rows"])
     ]
-    return "\n".join([*head, *rows]) + "\n"
+    waiting = [f"\nNot left out yet: {', '.join(found['not_left_out'])}."] if found["not_left_out"] else []
+    return "\n".join([*head, *rows, *waiting]) + "\n"
 
 
 def newest() -> dict[str, Any]:
