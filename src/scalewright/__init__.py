@@ -25,6 +25,7 @@ _HOME = {
     "plan": "scalewright.api",
     "goodput": "scalewright.api",
     "budget": "scalewright.api",
+    "inference": "scalewright.api",
     "train": "scalewright.api",
     "diagnose": "scalewright.api",
     "load_model": "scalewright.serve.load",

@@ -267,6 +267,35 @@ def goodput(
     return Answer(answer(asked, facts.run, money, step=facts.step, ledger=facts.ledger, trials=trials, seed=seed))
 
 
+def inference(
+    model: str | Mapping[str, Any] | ModelSpec, cluster: str | dict[str, Any] | ClusterSpec,
+    input_len: float | None = None, output_len: float | None = None, *, concurrency: float | None = None,
+    rate: float | None = None, precision: str | None = None, kv_precision: str | None = None,
+    layout: Mapping[str, Any] | None = None, engine: str | None = None, engine_version: str | None = None,
+    ttft_s: float | None = None, tpot_s: float | None = None, prefix_hit: float | None = None,
+    speculate: Mapping[str, Any] | None = None, max_seqs: int | None = None, memory_share: float | None = None,
+    offline: bool = False, price: float | None = None, search: bool = False, devices: int | None = None,
+    explain: bool = True,
+) -> Answer:  # fmt: skip
+    """What serving a model takes and gives: the keys of `scalewright inference --json`. Raises UserError.
+
+    Lengths are means, in tokens; `concurrency` is of requests in flight, `rate` of requests a second; with neither,
+    `ttft_s` and `tpot_s` (seconds) say how many. `layout` has `tp`, `pp`, `ep`, `replicas`, `attention_dp`, `prefill`;
+    `search` finds the cheapest, of at most `devices`. `speculate`: `tokens`, `accept`, `cost` of guesses.
+    """
+    from scalewright.answers import Answer
+    from scalewright.inference.answer import answer_inference
+    from scalewright.inference.ask import Wanted, ask
+
+    place = find_place(cluster, devices)
+    given = Wanted(
+        input_len, output_len, concurrency, rate, precision, kv_precision, layout, engine, engine_version, ttft_s,
+        tpot_s, prefix_hit, speculate, max_seqs, memory_share, offline,
+    )  # fmt: skip
+    question, asked = ask(model, place, given, searched=search)
+    return Answer(answer_inference(question, asked, price, search, devices, explain))
+
+
 def train(
     run: str | Path | dict[str, Any] | RunSpec, overrides: Overrides = (), *, steps: int | None = None,
     simulate: bool = False, quiet: bool = False, force: bool = False, memory_check: bool = True,

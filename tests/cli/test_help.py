@@ -20,6 +20,7 @@ VERBS = (
     "plan",
     "predict",
     "budget",
+    "inference",
     "score",
     "diagnose",
     "prepare",

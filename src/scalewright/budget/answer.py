@@ -244,7 +244,7 @@ def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
     days = hours / 24 / solved.devices
     print_ = footprint(hours, solved.place, ask.region, ask.pue)
     prediction = best.prediction
-    early, late = (prediction.number(end) / prediction.step_time_s for end in ("p10", "p90"))
+    early, late = (seconds / prediction.step_time_s for seconds in prediction.band_s)
     price = solved.price
     cost = None if price is None else hours * price[1]
     total: dict[str, Any] = {

@@ -30,17 +30,24 @@ BROKEN = "_problem"  # marks a row that couldn't be read, with the reason
 Row = dict[str, Any]
 
 
-def run_batch(path: str, out: TextIO, notify: Callable[[str], None] = lambda text: None) -> int:
+def run_batch(
+    path: str,
+    out: TextIO,
+    notify: Callable[[str], None] = lambda text: None,
+    price: Callable[[list[Row]], Iterable[Row]] | None = None,
+    known: list[str] | None = None,
+) -> int:
     """Writes the answer to every row of a file (`-`: stdin) on `out`; returns how many there were.
 
-    `notify` gets notes on the file as a whole. Raises UserError for a file without rows.
+    `notify` gets notes on the file as a whole; `price` answers some rows, of the columns `known`: those of training
+    runs unless given. Raises UserError for a file without rows.
     """
-    done = 0
+    done, price = 0, price or answers
     with opened(path) as file:
-        rows = read_rows(file, path, notify)
+        rows = read_rows(file, path, notify, known)
         with progress("predicting rows") as tell:
             while chunk := list(itertools.islice(rows, CHUNK)):
-                for answer in answers(chunk):
+                for answer in price(chunk):
                     out.write(line(answer))
                 out.flush()
                 done += len(chunk)
@@ -108,18 +115,20 @@ def _bounded(file: TextIO, path: str) -> Iterator[str]:
         yield text
 
 
-def read_rows(file: Iterable[str], path: str, notify: Callable[[str], None]) -> Iterator[Row]:
-    """The rows of CSV text or of JSON lines, each with an id: its own, or its number."""
-    lines = iter(file)
+def read_rows(
+    file: Iterable[str], path: str, notify: Callable[[str], None], known: list[str] | None = None
+) -> Iterator[Row]:
+    """The rows of CSV text or of JSON lines, each with an id: its own, or its number; `known`: their columns."""
+    lines, known = iter(file), known or columns()
     if not (first := next((text for text in lines if text.strip()), "")):
         raise UserError("the file is empty", path, "give a CSV file with a header, or JSON lines")
     text = itertools.chain([first], lines)
     rows: Iterator[Row]
     if first.lstrip()[0] in "{[":
-        known = [*columns(), BROKEN]
-        rows = (_json_row(entry, known) for entry in text if entry.strip())
+        keys = [*known, BROKEN]
+        rows = (_json_row(entry, keys) for entry in text if entry.strip())
     else:
-        rows = _csv_rows(text, path, notify)
+        rows = _csv_rows(text, path, notify, known)
     for number, row in enumerate(rows, 1):
         name = row.get("id")
         row["id"] = str(number) if name is None or str(name).strip() == "" else str(name).strip()
@@ -134,8 +143,7 @@ def columns() -> list[str]:
         return next(csv.reader(file))
 
 
-def _csv_rows(text: Iterable[str], path: str, notify: Callable[[str], None]) -> Iterator[Row]:
-    known = columns()
+def _csv_rows(text: Iterable[str], path: str, notify: Callable[[str], None], known: list[str]) -> Iterator[Row]:
     reader = csv.DictReader(text, restkey="_more")
     try:
         names = [name.strip() for name in reader.fieldnames or ()]

@@ -23,6 +23,7 @@ from scalewright.cli.verbs.emit import emit
 from scalewright.cli.verbs.evaluate import evaluate
 from scalewright.cli.verbs.generate import generate
 from scalewright.cli.verbs.goodput import goodput
+from scalewright.cli.verbs.inference import inference
 from scalewright.cli.verbs.launch import launch
 from scalewright.cli.verbs.parity import parity
 from scalewright.cli.verbs.plan import plan
@@ -51,7 +52,7 @@ VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in whi
     "Plan": {
         "plan": plan, "predict": predict,
         "budget": (budget.budget, {"ladder": budget.ladder, "fit": budget.fit}),
-        "goodput": goodput, "score": score,
+        "goodput": goodput, "inference": inference, "score": score,
     },
     "Measure": {
         "bench": ("The speed that this hardware really reaches.", {

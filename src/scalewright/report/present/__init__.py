@@ -1,6 +1,6 @@
 """Answers as blocks, which every medium shows in its own way.
 
-answer ──► prediction.py │ plan.py │ budget.py │ goodput.py │ diagnosis.py, logs.py, comparison.py ──► Shown (blocks.py)
+answer ──► one file a kind: prediction.py, plan.py, budget.py, diagnosis.py, ... ──► Shown (blocks.py)
 Shown  ──► cli/terminal.py │ markdown.py (tickets) │ html.py (notebooks, pages)
 """
 
@@ -13,7 +13,7 @@ from scalewright.report.present.blocks import Shown
 
 
 def show_answer(answer: Mapping[str, Any], command: str = "") -> Shown:
-    """The answer of `predict`, `plan`, `budget`, `goodput` or `diagnose` as blocks; raises UserError for none of theirs.
+    """The answer of a command as blocks; raises UserError for none of theirs.
 
     `command`: what one may type next, where the answer itself doesn't have it.
     """
@@ -29,6 +29,10 @@ def show_answer(answer: Mapping[str, Any], command: str = "") -> Shown:
         from scalewright.report.present.budget import show_budget
 
         return show_budget(answer)
+    if "kv_bytes_per_token" in answer:
+        from scalewright.report.present.inference import show_inference
+
+        return show_inference(answer)
     from scalewright.report.document import read_document
     from scalewright.report.present.plan import show_plan
     from scalewright.report.present.prediction import show_prediction

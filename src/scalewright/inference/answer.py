@@ -1,0 +1,219 @@
+"""The answer: memory, latency, throughput, money and energy of one layout under one load, as the keys of `--json`.
+
+cost of a million tokens    price x devices x seconds of their prefills, or of their steps      input, output
+                            price x devices x hours / all output tokens                         output_alone
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from scalewright.inference import cost, load
+from scalewright.inference.constants import Constants, constants
+from scalewright.inference.counts import counts
+from scalewright.inference.evidence import nearest
+from scalewright.inference.layouts import loads
+from scalewright.inference.load import ENDLESS, Load, Served, Times
+from scalewright.inference.search import pareto, search
+from scalewright.inference.setup import HALF, Columns, Question, table
+from scalewright.inference.spread import WAITING, band, sigmas
+from scalewright.spec.errors import UserError
+from scalewright.spec.prices import footprint, price_of
+
+GIB = 2.0**30
+MOST_PRICE, SHOWN = 1e6, 5
+MILLION = 1e6
+CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # concurrency of a replica
+WORDS = {
+    "weights": "reading and multiplying by the weights", "kv_cache": "reading the KV cache",
+    "communication": "all-reduces between devices", "host": "the host and launches between kernels",
+    "prefill": "prefills of other requests",
+}  # fmt: skip
+
+
+def answer_inference(
+    q: Question, asked: Load, price: float | None, searched: bool, devices: int | None, explain: bool
+) -> dict[str, Any]:
+    """The keys of `scalewright inference --json`, of the layout as it is or of the cheapest one."""
+    if price is not None and not (math.isfinite(price) and 0 <= price <= MOST_PRICE):
+        raise UserError(f"price is {price:g}", "--price", "give what one device costs an hour, such as 2.5")
+    if not searched:
+        if devices is not None:
+            raise UserError(
+                "devices is given without a search", "--devices", "add --search, or write --layout devices=8"
+            )
+        return answer(q, asked, price, explain)
+    found, priced = search(q, asked, devices)
+    best = replace(q, shape=found[0].shape)
+    limited = math.isfinite(asked.tpot) or math.isfinite(asked.ttft)
+    kept = (
+        asked
+        if asked.kind != "closed" or asked.number < ENDLESS
+        else replace(asked, kind="target" if limited else "closed")
+    )
+    keys = answer(best, kept, price, explain)
+    hourly = keys.get("cost_per_million", {}).get("price_per_device_hour")
+    keys["search"] = {
+        "evaluated": priced, "feasible": len(found), "best": [item.dump(q, hourly) for item in found[:SHOWN]],
+        "pareto": [item.dump(q, hourly) for item in pareto(found)],
+    }  # fmt: skip
+    return keys
+
+
+def answer(q: Question, asked: Load, price: float | None = None, explain: bool = True) -> dict[str, Any]:
+    """The keys of one layout under a load."""
+    t, c = table([q]), constants()
+    served = load.serve(t, c, loads([asked], [q.shape]))
+    n, shape = counts(q.model), q.shape
+    fits = bool(served.fits[0])
+    sigma = float(sigmas(t, c)[0])
+    requests = float(served.requests_per_s[0]) * shape.units
+    out = requests * q.output_len
+    total = requests * (q.input_len + q.output_len)
+    parts = _parts(t, c, served)
+    keys: dict[str, Any] = {
+        "model": {"name": q.model.name, "params": n.params, "active_params": n.active},
+        "cluster": q.cluster.name, "device": q.cluster.device.id, "engine": q.engine.name, "layout": shape.dump(),
+        "precision": q.weights.name, "kv_precision": q.kv.name, "input_len": q.input_len, "output_len": q.output_len,
+        "fits": fits, "memory_gib": _memory(t, served), "kv_bytes_per_token": _kv_bytes(q),
+        "state_bytes_per_request": n.state_bytes, "max_concurrency": int(served.most[0]) * _decoders(q),
+        "batch": float(served.batch[0]), "prefill_s": float(served.prefill_s[0]), "decode_s": float(served.decode_s[0]),
+        "ttft_s": band(float(served.ttft_s[0]), sigma * WAITING), "tpot_s": band(float(served.tpot_s[0]), sigma),
+        "requests_per_s": band(requests, sigma), "output_tokens_per_s": band(out, sigma),
+        "output_tokens_per_s_per_device": out / shape.total, "total_tokens_per_s": total,
+        "overloaded": bool(served.overloaded[0]), "time_breakdown": parts,
+        "bottleneck": _bottleneck(q, asked, served, parts), "meets_targets": _meets(asked, served),
+    }  # fmt: skip
+    if not fits:
+        for key in ("ttft_s", "tpot_s", "requests_per_s", "output_tokens_per_s"):
+            keys[key] = dict.fromkeys(("p10", "p50", "p90"))
+        keys["output_tokens_per_s_per_device"] = keys["total_tokens_per_s"] = None
+    assumed = list(q.assumed)
+    if fits:
+        keys.update(_money(q, requests, out, total, parts, price, assumed))
+    if q.speculation.tokens and fits:
+        keys["speculation"] = _speculation(q, asked, out)
+    if explain:
+        keys["curve"] = curve(q) if fits else []
+        keys["evidence"] = {"nearest": nearest(q, asked, c)}
+    keys["assumed"] = assumed
+    return keys
+
+
+def _decoders(q: Question) -> int:
+    return q.shape.replicas
+
+
+def _kv_bytes(q: Question) -> float:
+    """Of one more token, within its windows, over all layers."""
+    width = q.kv.bits / 8 if q.kv.covers == "all" or q.kv.bits < 16 else HALF
+    return counts(q.model).kv_elements * width
+
+
+def _memory(t: Columns, served: Served) -> dict[str, float]:
+    """GiB of a device: what the load needs, and what the engine takes for caches."""
+    batch = max(float(served.batch[0]), 1.0)
+    cache = batch * float(cost.cached_bytes(t, t.input_len + t.output_len / 2)[0])
+    parts = {
+        "weights": float(t.weights[0]), "kv_cache": cache, "activations": float(t.activations[0]),
+        "other": float(t.reserve[0]),
+    }  # fmt: skip
+    keys = {**parts, "peak": sum(parts.values()), "kv_pool": max(float(cost.pool_bytes(t)[0]), 0.0)}
+    return {key: value / GIB for key, value in keys.items()} | {"usable": float(t.capacity[0]) / GIB}
+
+
+def _parts(t: Columns, c: Constants, served: Served) -> dict[str, float]:
+    """Shares of a replica's time."""
+    times = Times(t, c)
+    decoded = cost.decode_parts(t, c, served.batch, times.context)
+    whole = {key: float((value * times.steps)[0]) for key, value in decoded.items()}
+    whole["prefill"] = 0.0 if t.prefills[0] else float((served.batch * cost.prefill_s(t, c, served.batch))[0])
+    total = sum(whole.values()) or 1.0
+    return {key: value / total for key, value in whole.items()}
+
+
+def _bottleneck(q: Question, asked: Load, served: Served, parts: dict[str, float]) -> str:
+    """What limits it, in a line."""
+    most, batch = float(served.most[0]), float(served.batch[0])
+    if most < 1:
+        return "memory: not one sequence of this length fits beside the weights"
+    worst = max(parts, key=lambda key: parts[key])
+    words = f"{WORDS[worst]}: {100 * parts[worst]:.0f}% of a replica's time"
+    if served.overloaded[0]:
+        return f"overloaded: requests come faster than they are served, and the queue grows without end; {words}"
+    waiting = asked.kind == "closed" and asked.number < ENDLESS and asked.number / q.shape.units > batch
+    if waiting:
+        t = table([q])
+        slots = float(t.slots[0] * max(t.ranks[0], 1))
+        why = f"the engine's {slots:.0f} slots" if most >= slots else "the KV cache's memory"
+        return f"{why}: {batch:.0f} sequences a replica run, the rest wait; {words}"
+    return words
+
+
+def _meets(asked: Load, served: Served) -> bool | None:
+    """Whether the medians keep the targets; None without targets."""
+    if not (math.isfinite(asked.tpot) or math.isfinite(asked.ttft)):
+        return None
+    ok = served.fits[0] and served.tpot_s[0] <= asked.tpot * 1.001 and served.ttft_s[0] <= asked.ttft * 1.001
+    return bool(ok and not served.overloaded[0])
+
+
+def _money(
+    q: Question, requests: float, out: float, total: float, parts: dict[str, float], price: float | None,
+    assumed: list[str],
+) -> dict[str, Any]:  # fmt: skip
+    """USD and kWh of a million tokens, of devices that are rented all the time."""
+    span = None
+    if price is None and q.cluster.price_per_device_hour is not None:
+        price = q.cluster.price_per_device_hour
+    if price is None:
+        try:
+            listed = price_of(q.cluster)
+            price, span = listed.median, (listed.low / listed.median, listed.high / listed.median)
+            assumed.append(f"price {listed.words}")
+        except UserError:
+            assumed.append("no price: give --price")
+    keys: dict[str, Any] = {}
+    devices = q.shape.total
+    if price is not None:
+        hourly, apart = price * devices / 3600, q.shape.prefill / (q.shape.prefill + q.shape.replicas)
+        prefill = apart if q.shape.prefill else parts["prefill"]
+        entering = requests * q.input_len
+        keys["cost_per_million"] = {
+            "input": hourly * prefill / entering * MILLION if entering else None,
+            "output": hourly * (1 - prefill) / out * MILLION, "output_alone": hourly / out * MILLION,
+            "all": hourly / total * MILLION, "currency": "USD", "price_per_device_hour": price,
+        }  # fmt: skip
+        if span:
+            keys["cost_per_million"]["range"] = {"low": span[0], "high": span[1]}
+    used = footprint(devices / 3600 / out * MILLION, q.cluster)
+    keys["energy_kwh_per_million_output"] = used.energy_kwh.dump()
+    keys["co2_kg_per_million_output"] = used.co2_kg.dump()
+    assumed += used.assumed[:1]
+    return keys
+
+
+def _speculation(q: Question, asked: Load, out: float) -> dict[str, float]:
+    """What guessing gains, which may be less than 1."""
+    plain = replace(q, speculation=type(q.speculation)())
+    t = table([plain])
+    served = load.serve(t, constants(), loads([asked], [q.shape]))
+    base = float(served.requests_per_s[0]) * q.shape.units * q.output_len
+    return {"guessed": q.speculation.tokens, "accepted": q.speculation.accepted, "speed_up": out / base}
+
+
+def curve(q: Question) -> list[dict[str, float]]:
+    """Latency and throughput by concurrency, up to what fits."""
+    t, c = table([q]), constants()
+    most = float(Times(t, c).most[0]) * _decoders(q)
+    levels = sorted({min(float(level) * q.shape.units, most) for level in CURVE if level <= 2 * most / q.shape.units})
+    many = table([q] * len(levels))
+    served = load.serve(many, c, loads([Load("closed", level) for level in levels], [q.shape] * len(levels)))
+    rates = served.requests_per_s * q.shape.units * q.output_len
+    columns = (levels, served.ttft_s, served.tpot_s, rates, rates / q.shape.total)
+    names = ("concurrency", "ttft_s", "tpot_s", "output_tokens_per_s", "output_tokens_per_s_per_device")
+    return [dict(zip(names, map(float, row), strict=True)) for row in zip(*columns, strict=True) if np.isfinite(row[1])]

@@ -1,0 +1,138 @@
+"""Fits the constants to measured serving runs: `python -m scalewright.inference.fit [--write]`.
+
+    minimise    sum over sources of the mean of rho( (log predicted - log measured) / 0.1 )
+              + sum over constants of ((log c - log prior) / log(high / low))^2
+
+Every source has the same weight, whatever its number of rows (with fewer than five: less); rho is the soft L1 cost;
+each constant stays in its range and is drawn to its prior. Errors are of sources left out: the constants are fitted
+without a source, and price it. By Levenberg-Marquardt on the logarithms.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalewright.inference.constants import CONSTANTS, Constants
+from scalewright.inference.score import Runs, by_source, predicted, read_table, runs_of
+from scalewright.plan.fitting.fit import robust
+from scalewright.spec.base import read_yaml
+
+SCALE = 0.1  # an error of 10% is one unit of misfit
+PRIOR = 6.0  # units of misfit for a constant that is its whole range away from its prior
+WIDTH = 0.01  # of a range, for derivatives
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The constants that a fit may move, as logarithms in their ranges."""
+
+    names: list[str]
+    low: np.ndarray
+    high: np.ndarray
+    prior: np.ndarray  # 0 to 1 of the range
+
+    def values(self, z: np.ndarray) -> Constants:
+        """The constants at these places of their ranges."""
+        logs = self.low + z * (self.high - self.low)
+        return dict(zip(self.names, np.exp(logs).tolist(), strict=True))
+
+
+def facts() -> tuple[Facts, Constants]:
+    """The free constants, and the fixed ones."""
+    table = read_yaml(CONSTANTS)
+    free = {name: entry for name, entry in table.items() if entry["low"] < entry["high"]}
+    low, high, prior = (np.log([float(e[key]) for e in free.values()]) for key in ("low", "high", "prior"))
+    fixed = {name: float(entry["value"]) for name, entry in table.items() if name not in free}
+    return Facts(list(free), low, high, (prior - low) / (high - low)), fixed
+
+
+def fit(runs: Runs, without: Collection[str] = (), steps: int = 6, start: np.ndarray | None = None) -> Constants:
+    """The constants that fit best, without these sources."""
+    free, fixed = facts()
+    use = np.flatnonzero(np.isfinite(runs.measured) & ~np.isin(runs.source, list(without)))
+    runs = runs.take(use)
+    weight = np.empty(len(use))
+    for source in set(runs.source):
+        mine = runs.source == source
+        weight[mine] = np.sqrt(min(1.0, mine.sum() / 5) / mine.sum())
+    goal = np.log(runs.measured)
+    keys = [
+        repr((row.load, row.question.shape, setup)) for row, setup in zip(runs.asked, runs.columns.setups, strict=True)
+    ]
+    _, first, back = np.unique(keys, return_index=True, return_inverse=True)
+    different = runs.take(first)  # tables repeat themselves: a system of each maker's
+
+    def misfit(z: np.ndarray) -> np.ndarray:
+        error = (np.log(predicted(different, {**fixed, **free.values(z)}))[back] - goal) / SCALE
+        return np.concatenate([weight * robust(error), (z - free.prior) * PRIOR])
+
+    return {**fixed, **free.values(descend(misfit, free.prior if start is None else start, steps))}
+
+
+def descend(misfit, z: np.ndarray, steps: int) -> np.ndarray:  # type: ignore[no-untyped-def]
+    """Levenberg-Marquardt in the unit cube."""
+    residual, damping = misfit(z), 1e-2
+    for _ in range(steps):
+        jacobian = np.empty((len(residual), len(z)))
+        for k in range(len(z)):
+            moved = z.copy()
+            moved[k] += WIDTH if z[k] < 0.5 else -WIDTH
+            jacobian[:, k] = (misfit(moved) - residual) / (moved[k] - z[k])
+        gradient, before = jacobian.T @ residual, residual @ residual
+        free = ~((z <= 0) & (gradient > 0)) & ~((z >= 1) & (gradient < 0))
+        for _ in range(6):
+            square = jacobian[:, free].T @ jacobian[:, free]
+            step = np.zeros_like(z)
+            step[free] = -np.linalg.solve(square + damping * np.eye(int(free.sum())), gradient[free])
+            moved = np.clip(z + np.clip(step, -0.25, 0.25), 0.0, 1.0)
+            new = misfit(moved)
+            if new @ new < before:
+                break
+            damping *= 4
+        else:
+            return z
+        z, residual, damping = moved, new, damping / 3
+        if before - new @ new < 1e-4 * before:
+            return z
+    return z
+
+
+def left_out(runs: Runs) -> np.ndarray:
+    """Rates that constants fitted without each row's source predict."""
+    rates = np.full(len(runs.asked), np.nan)
+    for source in dict.fromkeys(runs.source):
+        mine = np.flatnonzero(runs.source == source)
+        rates[mine] = predicted(runs.take(mine), fit(runs, [source]))
+    return rates
+
+
+def write(c: Constants) -> None:
+    """Puts the values into constants.yaml, leaving the rest as it is."""
+    text = CONSTANTS.read_text(encoding="utf-8")
+    for name, value in c.items():
+        text = re.sub(rf"^({re.escape(name)}: {{value: )[^,]+", rf"\g<1>{value:.4g}", text, flags=re.M)
+    CONSTANTS.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Fits, prints errors by source (as fitted, and left out), and with --write keeps the constants."""
+    runs = runs_of(read_table())
+    best = fit(runs)
+    if "--write" in sys.argv:
+        write(best)
+    fitted, out = by_source(runs, predicted(runs, best)), by_source(runs, left_out(runs))
+    for source, row in out.items():
+        line = f"{fitted[source]['error_pct']:6.1f} {row['error_pct']:6.1f} {row['bias_pct']:+7.1f}"
+        print(f"{row['rows']:4.0f} {line}  {source}")
+    for name, table in (("as fitted", fitted), ("left out", out)):
+        errors = np.array([row["error_pct"] for row in table.values()])
+        print(f"{name}: mean of sources {np.mean(errors):.1f}%, median {np.median(errors):.1f}%")
+
+
+if __name__ == "__main__":
+    main()

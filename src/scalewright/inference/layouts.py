@@ -1,0 +1,62 @@
+"""Layouts that a replica can have on so many devices, and the usual one: the fastest that fits.
+
+tp  1, 2, 4, ... up to what a fast link joins       pp  what is left of a replica       replicas  the rest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from scalewright.inference import load
+from scalewright.inference.constants import constants
+from scalewright.inference.load import Load
+from scalewright.inference.setup import Question, Shape, table
+
+
+def shapes(q: Question, devices: int) -> Iterator[Shape]:
+    """Layouts of all these devices in equal replicas."""
+    per_node = q.cluster.devices_per_node
+    heads = q.model.num_attention_heads
+    for tp in (1, 2, 3, 4, 6, 8, 16, 32, 64, 72):
+        for pp in (1, 2, 4, 8):
+            used = tp * pp
+            if (
+                used > devices
+                or devices % used
+                or heads % tp
+                or (pp > 1 and tp < min(per_node, devices) and used > per_node)
+            ):
+                continue
+            yield Shape(tp, pp, 1, devices // used)
+
+
+def usual(asked: Sequence[tuple[Question, int, Load]]) -> list[Shape]:
+    """The layout of the highest rate of each question on so many devices; the leanest where none fits."""
+    if not asked:
+        return []
+    choices = [list(shapes(q, devices)) or [Shape(devices)] for q, devices, _ in asked]
+    each = [
+        (replace(q, shape=shape), wanted) for (q, _, wanted), some in zip(asked, choices, strict=True) for shape in some
+    ]
+    of = [q.shape for q, _ in each]
+    served = load.serve(table([q for q, _ in each]), constants(), loads([wanted for _, wanted in each], of))
+    rates = np.where(served.fits, served.requests_per_s * [shape.units for shape in of], 0.0)
+    chosen, at = [], 0
+    for some in choices:
+        mine = rates[at : at + len(some)]
+        chosen.append(some[int(np.argmax(mine))] if mine.any() else max(some, key=lambda shape: shape.devices))
+        at += len(some)
+    return chosen
+
+
+def loads(asked: Sequence[Load], of: Sequence[Shape]) -> load.Loads:
+    """Loads of whole systems as those of one unit each."""
+    units = np.array([shape.units for shape in of], dtype=float)
+    return load.Loads(
+        np.array([x.kind for x in asked]), np.array([x.number for x in asked]) / units,
+        np.array([x.requests for x in asked]) / units, np.array([x.tpot for x in asked], dtype=float),
+        np.array([x.ttft for x in asked], dtype=float), np.array([x.varied for x in asked]),
+    )  # fmt: skip

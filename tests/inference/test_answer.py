@@ -1,0 +1,126 @@
+"""The whole answer: its keys, its search, its evidence, and mistakes in one sentence."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import scalewright as sw
+from scalewright.inference.ask import Wanted, ask
+from scalewright.inference.load import ENDLESS, Load
+from scalewright.inference.search import pareto, search
+from scalewright.spec.hardware.cluster import load_cluster
+
+PROMISED = {
+    "model", "layout", "fits", "memory_gib", "kv_bytes_per_token", "max_concurrency", "prefill_s", "ttft_s", "tpot_s",
+    "output_tokens_per_s", "output_tokens_per_s_per_device", "total_tokens_per_s", "cost_per_million", "bottleneck",
+    "evidence", "assumed",
+}  # fmt: skip
+
+
+def test_the_keys_of_the_answer(call_cli):
+    command = ("inference", "llama-3.1-70b", "--cluster", "dgx-h100", "--input-len", "2048", "--output-len", "256")
+    got = json.loads(call_cli(*command, "--concurrency", "32", "--price", "2", "--json").out)
+    assert set(got) >= PROMISED
+    assert set(got["memory_gib"]) >= {"weights", "kv_cache", "activations", "other", "peak"}
+    held = got["memory_gib"]
+    assert held["peak"] == pytest.approx(held["weights"] + held["kv_cache"] + held["activations"] + held["other"])
+    assert held["weights"] * 2**30 * got["layout"]["tp"] == pytest.approx(2 * got["model"]["params"], rel=1e-3)
+    assert sum(got["time_breakdown"].values()) == pytest.approx(1)
+    cost, rate = got["cost_per_million"], got["output_tokens_per_s"]["p50"]
+    assert cost["output_alone"] == pytest.approx(2 * got["layout"]["devices"] / 3600 / rate * 1e6)
+    assert cost["input"] * 2048 + cost["output"] * 256 == pytest.approx(cost["all"] * (2048 + 256))
+    assert len(got["evidence"]["nearest"]) == 3
+    assert all(row["measured"] > 0 and row["predicted"] > 0 for row in got["evidence"]["nearest"])
+    lines = call_cli(*command, "--concurrency", "32", "--price", "2").out
+    assert "tokens/s of output" in lines
+    assert "USD a million tokens" in lines
+
+
+def test_70b_in_bf16_on_two_h100_leaves_room_for_few():
+    """141 GB of weights on 160: vLLM's own question of what is left for the cache."""
+    got = sw.inference("llama-3.1-70b", "dgx-h100", 1024, 256, layout={"tp": 2}, concurrency=64, explain=False)
+    assert got["fits"]
+    assert 5 < got["max_concurrency"] < 40
+    narrow = sw.inference("llama-3.1-70b", "dgx-h100", 1024, 256, layout={"tp": 2}, precision="fp8", explain=False)
+    assert narrow["max_concurrency"] > 8 * got["max_concurrency"]
+
+
+def test_what_does_not_fit_says_so():
+    got = sw.inference("llama-3.1-405b", "rtx-4090", 128, 128, layout={"tp": 8}, explain=False)
+    assert not got["fits"]
+    assert got["output_tokens_per_s"]["p50"] is None
+    assert "memory" in got["bottleneck"]
+    assert "doesn't fit" in str(sw.inference("llama-3.1-405b", "rtx-4090", 128, 128, layout={"tp": 8}))
+
+
+def test_the_search_finds_the_cheapest_that_keeps_the_targets():
+    question, _ = ask("llama-3.1-70b", load_cluster("dgx-h100"), Wanted(1024, 256), searched=True)
+    targets = Load("closed", ENDLESS, tpot=0.03, ttft=1.0)
+    found, priced = search(question, targets, 8)
+    assert priced >= 10
+    assert all(item.tpot_s <= 0.0301 and item.ttft_s <= 1.001 and item.shape.total <= 8 for item in found)
+    best = max(item.per_device for item in found)
+    assert found[0].per_device > 0.96 * best
+    for item in found:  # each as `inference` prices it
+        keys = {key: value for key, value in item.shape.dump().items() if key != "devices"}
+        got = sw.inference("llama-3.1-70b", "dgx-h100", 1024, 256, layout=keys, tpot_s=0.03, ttft_s=1.0, explain=False)
+        assert got["requests_per_s"]["p50"] == pytest.approx(item.requests_per_s, rel=1e-3)
+    front = pareto(found)
+    assert [item.per_device for item in front] == sorted((item.per_device for item in front), reverse=True)
+
+
+def test_a_rate_gets_as_many_replicas_as_it_takes():
+    few, many = (
+        sw.inference("llama-3.1-8b", "dgx-h100", 1024, 256, rate=r, tpot_s=0.03, search=True, devices=64, explain=False)
+        for r in (2, 200)
+    )
+    assert few["layout"]["devices"] < many["layout"]["devices"] <= 64
+    assert few["meets_targets"]
+    assert many["meets_targets"]
+    assert many["search"]["best"][0]["layout"] == many["layout"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--precision", "fp9"), "unknown precision 'fp9' (--precision): did you mean 'fp8'"),
+        (("--kv-precision", "x"), "unknown precision 'x' (--kv-precision)"),
+        (("--engine", "vlm"), "unknown engine 'vlm' (--engine): did you mean 'vllm'?"),
+        (("--layout", "tp=3"), "tp 3 doesn't divide 32 attention heads (--layout): use tp=2"),
+        (("--layout", "tp=x"), "tp is x (--layout): give a whole number"),
+        (("--layout", "tq=2"), "unknown key 'tq' (--layout)"),
+        (("--layout", "tp=2,devices=3"), "devices 3 is not 2"),
+        (("--layout", "tp=2,ep=2"), "ep 2, but llama-3.1-8b has no experts"),
+        (("--layout", "pp=64"), "pp 64 is more than 32 layers"),
+        (("--concurrency", "0"), "concurrency is 0 (--concurrency)"),
+        (("--concurrency", "4", "--rate", "3"), "concurrency and rate are both given"),
+        (("--tpot-s", "-1"), "tpot_s is -1 (--tpot-s)"),
+        (("--prefix-hit", "2"), "prefix_hit is 2 (--prefix-hit): give a share"),
+        (("--speculate", "accept=2"), "accept is 2"),
+        (("--speculate", "words=2"), "unknown key 'words' (--speculate)"),
+        (("--output-len", "0"), "output_len is 0 (--output-len)"),
+        (("--input-len", "nan"), "input_len is nan (--input-len)"),
+        (("--price", "nan"), "price is nan (--price)"),
+        (("--devices", "8"), "devices is given without a search"),
+        (("--search", "--tpot-s", "0.0001"), "no layout keeps the targets (--search): the least tpot is"),
+        (("--search", "--layout", "tp=2"), "layout and search are both given"),
+        (("--batch", "rows.csv"), "MODEL and --batch are both given"),
+    ],
+)
+def test_mistakes_are_one_sentence_with_the_way_out(call_cli, words, says):
+    answer = call_cli("inference", "llama-3.1-8b", "--cluster", "dgx-h100", *words)
+    assert answer.code == 2
+    assert says in answer.err
+    assert len(answer.err.strip().splitlines()) == 1
+
+
+def test_a_table_comes_back_line_by_line(call_cli, tmp_path):
+    path = tmp_path / "rows.csv"
+    head = "engine,model,device,n_devices,tp,input_len,output_len,concurrency_or_batch"
+    path.write_text(f"{head}\nvLLM,llama-3.1-8b,H100,1,1,512,128,8\nvLLM,nosuch,H100,1,1,512,128,8\n")
+    good, bad = map(json.loads, call_cli("inference", "--batch", str(path)).out.splitlines())
+    assert good["id"] == "1"
+    assert good["output_tokens_per_s"]["p50"] > 100
+    assert set(bad) == {"id", "error"}

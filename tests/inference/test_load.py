@@ -1,0 +1,99 @@
+"""Rates and latencies under a load: Little's law, targets, ends of a queue, guesses, prefill apart."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import scalewright as sw
+from scalewright.inference.rows import accepted_tokens
+
+
+def ask(model="llama-3.1-8b", cluster="dgx-h100", **keys):
+    usual = {"input_len": 1024, "output_len": 256, "explain": False, "layout": {"tp": 1}}
+    return sw.inference(model, cluster, **{**usual, **keys})
+
+
+def test_a_closed_loop_keeps_little_s_law():
+    a = ask(concurrency=32)
+    each = a["ttft_s"]["p50"] + a["tpot_s"]["p50"] * 256
+    assert a["requests_per_s"]["p50"] * a["tpot_s"]["p50"] * 256 == pytest.approx(32)
+    assert a["requests_per_s"]["p50"] * each >= 32
+    assert a["total_tokens_per_s"] == pytest.approx(a["output_tokens_per_s"]["p50"] * 5)
+
+
+def test_replicas_share_a_load():
+    one, four = ask(concurrency=8), ask(concurrency=32, layout={"tp": 1, "replicas": 4})
+    assert four["output_tokens_per_s"]["p50"] == pytest.approx(4 * one["output_tokens_per_s"]["p50"])
+    assert four["tpot_s"] == one["tpot_s"]
+    assert four["max_concurrency"] == 4 * one["max_concurrency"]
+
+
+def test_a_rate_is_served_until_it_is_too_high():
+    low, high = ask(rate=2), ask(rate=500)
+    assert low["requests_per_s"]["p50"] == pytest.approx(2)
+    assert low["batch"] == pytest.approx(2 * 256 * low["tpot_s"]["p50"], rel=0.02)
+    assert not low["overloaded"]
+    assert high["overloaded"]
+    assert high["requests_per_s"]["p50"] < 500
+    assert "queue grows without end" in high["bottleneck"]
+
+
+def test_a_target_is_kept_by_as_many_as_it_allows():
+    loose, tight = ask(tpot_s=0.05), ask(tpot_s=0.02)
+    assert loose["meets_targets"]
+    assert tight["meets_targets"]
+    assert tight["tpot_s"]["p50"] <= 0.0201
+    assert tight["batch"] < loose["batch"]
+    assert tight["output_tokens_per_s"]["p50"] < loose["output_tokens_per_s"]["p50"]
+    assert ask(tpot_s=1e-5)["meets_targets"] is False
+
+
+def test_more_requests_than_fit_wait():
+    """405B on 8 H100: 16 times the requests, little more of the rate (life of a full KV pool)."""
+    few, many = (
+        ask("llama-3.1-405b", precision="fp8", layout={"tp": 8}, concurrency=n, input_len=2048, output_len=2048)
+        for n in (32, 512)
+    )
+    assert many["batch"] == many["max_concurrency"] < 512
+    assert many["output_tokens_per_s"]["p50"] < 3 * few["output_tokens_per_s"]["p50"]
+    assert many["ttft_s"]["p50"] > 10 * few["ttft_s"]["p50"]
+    assert "the rest wait" in many["bottleneck"]
+
+
+def test_prefix_hits_save_prefill():
+    cold, warm = ask(concurrency=8), ask(concurrency=8, prefix_hit=0.9)
+    assert warm["prefill_s"] < cold["prefill_s"] / 3
+    assert warm["output_tokens_per_s"]["p50"] > cold["output_tokens_per_s"]["p50"]
+
+
+@pytest.mark.parametrize("guessed", [1, 2, 4])
+def test_guesses_that_are_always_right(guessed):
+    """(K + 1) / (K c + 1) with a draft of half a step (Leviathan et al. 2023), where a step's time is reading."""
+    assert accepted_tokens(1.0, guessed) == guessed
+    a = ask(
+        "llama-2-70b",
+        layout={"tp": 8},
+        concurrency=1,
+        input_len=16,
+        speculate={"tokens": guessed, "accept": 1, "cost": 0.5},
+    )
+    assert a["speculation"]["speed_up"] == pytest.approx((guessed + 1) / (0.5 * guessed + 1), rel=0.03)
+
+
+def test_guesses_can_cost_more_than_they_give():
+    a = ask(concurrency=256, speculate={"tokens": 4, "accept": 0.3, "cost": 0.3})
+    assert a["speculation"]["accepted"] == pytest.approx(0.3 * (1 - 0.3**4) / 0.7)
+    assert a["speculation"]["speed_up"] < 1
+
+
+def test_prefill_apart_is_bound_by_the_slower_side():
+    shapes = [{"tp": 1, "prefill": p, "replicas": d} for p, d in ((1, 3), (3, 1))]
+    reads, writes = (
+        [ask(layout=shape, concurrency=256, input_len=i, output_len=o)["requests_per_s"]["p50"] for shape in shapes]
+        for i, o in ((8192, 16), (128, 1024))
+    )
+    assert reads[1] > 2 * reads[0]  # long prompts want prefill
+    assert writes[0] > 1.5 * writes[1]  # long answers want decode
+    assert all(math.isfinite(x) for x in (*reads, *writes))
