@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 97_850, 676  # of all kinds, in Python files
+LINES, FILES = 97_880, 677  # of all kinds, in Python files; columns of rows are one idea in a file of their own
 
 BUDGET = {
     "accept": 470,
@@ -30,10 +30,10 @@ BUDGET = {
     "model": 2_120,
     "parallel": 3_440,
     "parity": 790,
-    "plan": 7_648,  # releases, networks, bounds on memory, precisions and modules as axes, bands of what no fit saw
+    "plan": 7_640,  # releases, networks, bounds on memory, precisions and modules as axes, bands of what no fit saw
     "report": 4_053,  # what a total leaves out; fewer bits, what is unusual
     "serve": 360,
-    "spec": 6_740,  # six families; networks; all mistakes at once; what trainers recompute
+    "spec": 6_750,  # six families; networks; all mistakes at once; what trainers recompute; operators of many sizes at once
     "track": 1_190,  # a line before silence
     "train": 6_420,  # folders that were moved; own optimizers tried, and measured
     "": 315,  # an own optimizer priced
