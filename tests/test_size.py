@@ -33,7 +33,7 @@ BUDGET = {
     "plan": 7_640,  # releases, networks, bounds on memory, precisions and modules as axes, bands of what no fit saw
     "report": 4_053,  # what a total leaves out; fewer bits, what is unusual
     "serve": 360,
-    "spec": 6_750,  # six families; networks; all mistakes at once; what trainers recompute; operators of many sizes at once
+    "spec": 6_750,  # six families; networks; all mistakes at once; what trainers recompute; many sizes at once
     "track": 1_190,  # a line before silence
     "train": 6_420,  # folders that were moved; own optimizers tried, and measured
     "": 315,  # an own optimizer priced
