@@ -7,7 +7,7 @@ formulas  cost/       seconds and bytes of many layouts       rows/       rows o
           predict.py, stages.py, explain.py   one layout's prediction, its pipeline stages, the reasons
 on top    search/     the best of all layouts                 fitting/    errors on measured runs; the fit
           ask.py, answer.py, ablation.py, whole_run.py        from a user's arguments to the whole answer
-          records.py  types of the keys of an answer
+          records.py  types of the keys of an answer           columnar.py  rows of dataclasses of columns
 
 The functions take arrays: a single layout is a table of one row.
 """

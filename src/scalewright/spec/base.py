@@ -278,9 +278,7 @@ def _line(event: Any) -> str:
     return f"line {event.start_mark.line + 1}"
 
 
-def parse_yaml(
-    text: str, where: str = "", loader: type[yaml.SafeLoader] | None = None, *, trusted: bool = False
-) -> Any:
+def parse_yaml(text: str, where: str = "", loader: type[yaml.SafeLoader] | None = None, trusted: bool = False) -> Any:
     """YAML text as plain data, strict unless `loader` is another safe one; raises UserError with the line.
 
     `trusted`: whether it is known not to expand to huge data, as this package's own files don't.

@@ -69,17 +69,14 @@ def kind_of(value: Any) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _entries() -> dict[str, dict[str, Any]]:
-    entries: dict[str, dict[str, Any]] = read_yaml(FILE)
-    return entries
+def _entries() -> Any:
+    return read_yaml(FILE)
 
 
 @lru_cache(maxsize=64)
 def find_capabilities(trainer: str, version: str | None = None) -> Capabilities:
     """A trainer's capabilities by its name in the file, today's without a release; without an entry it can do all."""
-    entries = _entries()
-    entry = entries.get(trainer)
-    if entry is None:
+    if (entry := (entries := _entries()).get(trainer)) is None:
         return Capabilities(trainer, title=trainer)
     title = entry.get("title", trainer)
     entry = entries[entry["as"]] if "as" in entry else entry

@@ -152,10 +152,9 @@ def _device(data: Any) -> DeviceSpec:
 
 
 @lru_cache(maxsize=1)
-def _written() -> dict[str, dict[str, Any]]:
+def _written() -> Any:
     """The presets as written, by name."""
-    entries: dict[str, dict[str, Any]] = read_yaml(DATA / "clusters.yaml")
-    return entries
+    return read_yaml(DATA / "clusters.yaml")
 
 
 @lru_cache(maxsize=1)
