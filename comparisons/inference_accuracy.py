@@ -52,7 +52,8 @@ def figures(runs: Runs, without: np.ndarray) -> dict[str, Any]:
     served = load.serve(runs.columns, constants(), runs.loads)
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "rows": len(runs.asked) + len(runs.refused), "expressed": len(runs.asked), "scored": int(np.isfinite(runs.measured).sum()),
+        "rows": len(runs.asked) + len(runs.refused), "expressed": len(runs.asked),
+        "scored": int(np.isfinite(runs.measured).sum()),
         "left_out": {
             "median_of_sources_pct": float(np.median(columns["left_out_pct"])),
             "mean_of_sources_pct": float(np.mean(columns["left_out_pct"])), "all_rows_pct": 100 * float(np.median(off)),

@@ -6,9 +6,9 @@ import json
 import subprocess
 import sys
 
+import inference_accuracy
 import numpy as np
 
-from comparisons import inference_accuracy
 from scalewright.inference.constants import constants
 from scalewright.inference.score import predicted, read_table, runs_of
 

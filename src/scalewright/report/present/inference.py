@@ -39,7 +39,7 @@ def _title(a: Mapping[str, Any]) -> str:
     words = [f"tp {shape['tp']}"]
     words += [f"{key} {shape[key]}" for key in ("pp", "ep", "attention_dp", "replicas") if shape[key] > 1]
     if shape["prefill"]:
-        words.append(f"{shape['prefill']} replicas prefill, {shape['replicas']} decode")
+        words.append(f"prefill apart: {shape['prefill']} of {shape['prefill'] + shape['replicas']} replicas")
     return (
         f"{a['model']['name']} on {shape['devices']:,} x {a['device']}, {a['engine']}, {a['precision']}: "
         + " · ".join(words)
