@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from scalewright.inference import cost
@@ -17,10 +18,12 @@ from scalewright.inference.constants import engine_of, format_of
 from scalewright.inference.load import ENDLESS, Load
 from scalewright.inference.rows import accepted_tokens, model_named, names
 from scalewright.inference.setup import Question, Shape, Speculation, table
+from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.run import load_run
 
 SIZES = tuple(Shape.__dataclass_fields__)
 MOST_TOKENS, MOST_DEVICES = 1e8, 10**6
@@ -85,9 +88,15 @@ def ask(
 
 
 def _model(model: str | Mapping[str, Any] | ModelSpec) -> tuple[ModelSpec, int]:
-    """The model of any name that the tables use, too, and the keys that its indexer chooses."""
+    """The model of a name in the tables, or of a run (file or folder), and the keys that its indexer chooses."""
     if not isinstance(model, str):
         return load_model_spec(model), 0
+    run_file = Path(model) / "run.yaml" if Path(model).is_dir() else Path(model)
+    if run_file.suffix == ".yaml" and run_file.is_file() and "model" in (read_yaml(run_file) or {}):
+        made = load_run(run_file).model
+        if not isinstance(made, ModelSpec):
+            raise UserError("a module of one's own has no counts for serving", model, "give a preset, or a config.json")
+        return made, 0
     try:
         return load_model_spec(model), 0
     except UserError as error:
