@@ -112,7 +112,7 @@ def unknown(
     options = list(known)
     near = nearest(name, options, cutoff=cutoff)
     meant = "did you mean " + " or ".join(f"'{option}'" for option in near) + "?"
-    how = meant if near else "use one of " + ", ".join(options) if len(options) <= 22 else ""
+    how = meant if near else "use one of " + ", ".join(options) if len(options) <= 26 else ""
     return UserError(f"unknown {kind} '{name}'", where, f"{how} {more}".strip())
 
 

@@ -32,7 +32,7 @@ def _head(answer: Mapping[str, Any]) -> Iterator[Line]:
     takes = f"{stall} of the run, and is written after {written}" if later else stall
     yield Line("save", f"{every}; a save of {metric(answer['state_bytes'], 'B')} takes {takes}")
     if answer["failures"] is not None:
-        stops = f"{answer['failures']:,.0f} stops, one in {_time(3600 * answer['mtbf_h'])}"
+        stops = f"{counted(round(answer['failures']), 'failures')}, one in {_time(3600 * answer['mtbf_h'])}"
         yield Line("stops", f"{stops}; a restart takes {short_time(answer['restart_s'])} with what finds it")
     if days["p50"] is None or days["p50"] == float("inf"):
         yield Line("days", "the run never ends: stops come faster than restarts", "bad")
