@@ -33,7 +33,8 @@ from scalewright.launch.preflight.facts import Facts, Machine, ProcessPlace
 from scalewright.launch.preflight.rule import RuleFailure, Subject
 from scalewright.launch.rank import find_context
 from scalewright.launch.starters import STARTERS, Starter
-from scalewright.plan import frameworks, request
+from scalewright.plan import frameworks, releases, request
+from scalewright.plan.cost import table
 from scalewright.plan.predict import Prediction, predict
 from scalewright.spec import capabilities, optimizers
 from scalewright.spec.base import read_yaml
@@ -188,6 +189,7 @@ def test_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [m for n, m in sys.modules.items() if n.startswith("scalewright.plan")]:
         if getattr(module, "SCHEDULES", None) is before:
             monkeypatch.setattr(module, "SCHEDULES", tuple(KINDS))
+    monkeypatch.setitem(table.WORDS, "schedule", tuple(KINDS))
     plan, cost = schedule(EXAMPLE, 4, 1, 6), StageCost(1, 1, 1)
     timing = simulate(plan, cost)
     assert timing.makespan - max(timing.busy) == idle_time(EXAMPLE, 4, 1, 6, cost)
@@ -225,7 +227,10 @@ throw-away-pod:
 @pytest.fixture
 def append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
     """Adds text to a file of a copy of spec/hardware/data, which is read from then on."""
-    readers = (devices._devices, devices._ids_by_name, cluster._entries, cluster._preset, devices._ids_by_driver_name)
+    readers = (
+        devices._devices, devices._ids_by_name, devices._ids_by_driver_name,
+        cluster._written, cluster._entries, cluster._preset,
+    )  # fmt: skip
     folder = shutil.copytree(devices.DATA, tmp_path / "data")
     for module in (devices, cluster):
         monkeypatch.setattr(module, "DATA", folder)
@@ -373,17 +378,17 @@ throw-away: {title: Throw-away, devices: [gpu], axes: {schedule: [gpipe, 1f1b], 
 def trainer_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Copies of frameworks.yaml and capabilities.yaml that have the throw-away trainer."""
     readers = (
-        frameworks._table, frameworks.find_framework,
+        releases.table, frameworks.find_framework,
         capabilities.find_capabilities, capabilities.titled_trainers,
     )  # fmt: skip
-    facts = (frameworks.DATA / "frameworks.yaml").read_text(encoding="utf-8")
+    facts = releases.FILE.read_text(encoding="utf-8")
     assert facts.count("\nentries:\n") == 1
     (tmp_path / "frameworks.yaml").write_text(facts.replace("entries:\n", TRAINER, 1), encoding="utf-8")
     axes = capabilities.FILE.read_text(encoding="utf-8")
     (tmp_path / "capabilities.yaml").write_text(axes + HAS, encoding="utf-8")
     with pytest.raises(UserError, match=f"unknown framework '{EXAMPLE}'"):
         frameworks.check_name(EXAMPLE)
-    monkeypatch.setattr(frameworks, "DATA", tmp_path)
+    monkeypatch.setattr(releases, "FILE", tmp_path / "frameworks.yaml")
     monkeypatch.setattr(capabilities, "FILE", tmp_path / "capabilities.yaml")
     for reader in readers:
         reader.cache_clear()
