@@ -385,6 +385,16 @@ def test_names_that_are_wrong_or_missing(call_cli, tmp_path, monkeypatch, argume
     assert words in answer.error
 
 
+def test_a_run_file_names_its_cluster(call_cli, tmp_path):
+    file, keys = tmp_path / "run.yaml", {"model": "llama-3.2-1b", "layout": {"devices": 8}, "data": {"seq_len": 1024}}
+    file.write_text(json.dumps({**keys, "cluster": "dgx-h100"}))
+    named = call_cli("predict", "--from", file, "--json")
+    given = call_cli("predict", "--from", file, "--cluster", "hgx-h200", "--json")
+    assert [answer.json()["device"]["name"] for answer in (named, given)] == ["h100-sxm", "h200-sxm"]
+    file.write_text(json.dumps(keys))
+    assert "--cluster is missing" in call_cli("predict", "--from", file).error
+
+
 def test_python_raises_the_same_errors():
     with pytest.raises(sw.UserError, match="unknown key 'tpp'"):
         sw.predict("llama-3.1-8b", "dgx-h100", tpp=2)

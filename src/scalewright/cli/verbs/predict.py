@@ -144,9 +144,13 @@ def predict(
 def check_given(
     model: str | Question | None, cluster: str | None, command: str, how: str
 ) -> tuple[str | Question, str]:
-    """The model (or a whole run) and the cluster; raises UserError with the command where one is missing."""
+    """The model (or a whole run) and the cluster, which a run file of ours may name; raises UserError with the command
+    where one is missing."""
     if model is None:
         raise UserError("MODEL is missing", command, how)
+    if cluster is None and not isinstance(model, str) and model.form is None:
+        stated = model.run.cluster
+        cluster = stated if isinstance(stated, str) and stated != "local" else None
     if cluster is None:
         raise UserError("--cluster is missing", command, how)
     return model, cluster
