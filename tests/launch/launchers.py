@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -77,7 +77,8 @@ class Attempt:
         """A signal to what was started; a Ctrl-C reaches all that runs in the terminal."""
         first = self.processes[0]
         if way == "SIGINT":
-            os.killpg(first.pid, signal.SIGINT)
+            with suppress(ProcessLookupError):  # it has just left
+                os.killpg(first.pid, signal.SIGINT)
         else:
             first.send_signal(signal.Signals[way])
 
