@@ -51,9 +51,7 @@ def test_a_run_counts_what_its_dry_run_counts(tmp_path: Path, layout: dict[str, 
         assert size <= event["comm_bytes"][axis] <= size + SCALARS
     for kind in ("parameters", "gradients", "optimizer"):
         largest = max(group["memory_bytes"][kind] for group in dry["groups"])
-        if (
-            kind == "gradients" and "dp_replicate" in layout
-        ):  # at its peak a block's earlier sum is there, too
+        if kind == "gradients" and "dp_replicate" in layout:  # at its peak a block's earlier sum is there, too
             largest -= unit_bytes(ModelSpec.parse(MODEL), Layout.parse({**layout, "global_batch": 8}))
         assert event["memory_gib"][kind] * GIB == pytest.approx(largest, rel=1e-3), kind  # steps' counters
 
