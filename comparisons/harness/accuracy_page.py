@@ -90,7 +90,7 @@ def head(f: Figures) -> str:
         ["vTrain's multi-node layouts, left out", pct(vtrain.get("median_error_pct")), "≤ 7"],
         ["rows expressed", pct(f.shipped["expressed_pct"]), "≥ 95"],
         ["memory: mean over sources of the median", pct(f.shipped["memory"]["median_error_pct"]), "≤ 8"],
-        ["fits or not, balanced, of nanotron's runs", pct(fit.get("balanced_pct")), "≥ 96"],
+        ["fits or not, balanced, of nanotron's runs", pct(fit.get("balanced_pct")), "≥ 97"],
     ]
     return table(["%", "here", "aim"], rows)
 

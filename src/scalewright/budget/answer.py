@@ -29,7 +29,7 @@ from scalewright.spec.base import read_yaml
 from scalewright.spec.common.formatting import commented, count
 from scalewright.spec.errors import UserError
 from scalewright.spec.flops import flops_per_token
-from scalewright.spec.prices import footprint
+from scalewright.spec.prices import Band, footprint, product
 from scalewright.spec.run import OptimizerSpec, ScheduleSpec, TrainSpec
 from scalewright.spec.tensors import count as count_parameters
 
@@ -242,17 +242,18 @@ def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
     ask, best = solved.ask, solved.plan.best[0]
     hours = solved.device_hours
     days = hours / 24 / solved.devices
-    print_ = footprint(hours, solved.place, ask.region, ask.pue)
     prediction = best.prediction
     early, late = (seconds / prediction.step_time_s for seconds in prediction.band_s)
+    spread = Band(hours * early, hours, hours * late)
+    print_ = footprint(spread, solved.place, ask.region, ask.pue)
     price = solved.price
     cost = None if price is None else hours * price[1]
     total: dict[str, Any] = {
-        "days": {"p10": days * early, "p50": days, "p90": days * late},
-        "device_hours": {"p10": hours * early, "p50": hours, "p90": hours * late},
-        "cost": None if price is None else _combined(hours, (early, late), (price[0], price[1], price[2])),
-        "energy_kwh": _combined(hours, (early, late), _per_hour(print_.energy_kwh, hours)),
-        "co2_kg": _combined(hours, (early, late), _per_hour(print_.co2_kg, hours)),
+        "days": spread.times(days / hours).dump(),
+        "device_hours": spread.dump(),
+        "cost": None if price is None else product(spread, Band(*price)).dump(),
+        "energy_kwh": print_.energy_kwh.dump(),
+        "co2_kg": print_.co2_kg.dump(),
         "currency": solved.currency, "goodput": solved.goodput, "left_out": LEFT_OUT,
     }  # fmt: skip
     budget |= {
@@ -296,18 +297,6 @@ def side_by_side(all_solved: Sequence[Solved]) -> list[dict[str, Any]]:
     for order, at in enumerate(ranked):
         rows[at]["order"] = order + 1
     return rows
-
-
-def _per_hour(band: Any, hours: float) -> tuple[float, float, float]:
-    return band.low / hours, band.median / hours, band.high / hours
-
-
-def _combined(hours: float, time: tuple[float, float], rate: tuple[float, float, float]) -> dict[str, float]:
-    """p10 to p90 of hours x rate: both are uncertain by themselves, so that their logarithms' ratios add as squares."""
-    low, middle, high = rate
-    below = math.hypot(math.log(time[0]), math.log(low / middle)) if low > 0 else 0.0
-    above = math.hypot(math.log(time[1]), math.log(high / middle)) if high > 0 else 0.0
-    return {"p10": hours * middle * math.exp(-below), "p50": hours * middle, "p90": hours * middle * math.exp(above)}
 
 
 @lru_cache(maxsize=1)
