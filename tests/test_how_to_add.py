@@ -379,7 +379,7 @@ def trainer_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """Copies of frameworks.yaml and capabilities.yaml that have the throw-away trainer."""
     readers = (
         releases.table, frameworks.find_framework,
-        capabilities.find_capabilities, capabilities.titled_trainers,
+        capabilities._entries, capabilities.find_capabilities, capabilities.titled_trainers,
     )  # fmt: skip
     facts = releases.FILE.read_text(encoding="utf-8")
     assert facts.count("\nentries:\n") == 1

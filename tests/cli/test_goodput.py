@@ -64,7 +64,7 @@ def test_a_run_s_folder_has_its_own_ledger(call_cli, tmp_path):
 
 def test_the_terminal_says_what_to_do(call_cli):
     text = call_cli("goodput", "--devices", "16384", "--interval-s", "7200", "--trials", "20").out
-    for words in ("of the time trains", "in place of", "stops, one in", "spare nodes", "what takes the time"):
+    for words in ("of the time trains", "in place of", "failures, one in", "spare nodes", "what takes the time"):
         assert words in text
     lost = call_cli("goodput", "--devices", "100k", "--failures-per-device-hour", "0.1", "--trials", "5")
     assert lost.code == 0
