@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,13 +32,13 @@ def _head(answer: Mapping[str, Any]) -> Iterator[Line]:
     later = answer["written_s"] > 1.5 * answer["save_s"]
     takes = f"{stall} of the run, and is written after {written}" if later else stall
     yield Line("save", f"{every}; a save of {metric(answer['state_bytes'], 'B')} takes {takes}")
-    if answer["failures"] is not None:
+    if answer["failures"] not in (None, math.inf):
         stops = f"{counted(round(answer['failures']), 'failures')}, one in {_time(3600 * answer['mtbf_h'])}"
         yield Line("stops", f"{stops}; a restart takes {short_time(answer['restart_s'])} with what finds it")
-    if days["p50"] is None or days["p50"] == float("inf"):
+    if days["p50"] in (None, math.inf):
         yield Line("days", "the run never ends: stops come faster than restarts", "bad")
         return
-    most = "without end" if days["p90"] is None or days["p90"] == float("inf") else f"{days['p90']:,.4g}"
+    most = "without end" if days["p90"] in (None, math.inf) else f"{days['p90']:,.4g}"
     yield Line(
         "days", f"{days['p50']:,.4g} for {answer['work_days']:,.4g} of work; 8 of 10 take {days['p10']:,.4g} to {most}"
     )
