@@ -23,9 +23,9 @@ addEventListener("unhandledrejection", (event) => errors.push(String(event.reaso
 document.addEventListener("securitypolicyviolation", (event) => errors.push(event.violatedDirective));
 </script>"""
 ASK = """<script>
-setTimeout(() => {
+setTimeout(async () => {
   let found = null;
-  try { found = (() => { %s })(); } catch (error) { errors.push(String(error)); }
+  try { found = await (async () => { %s })(); } catch (error) { errors.push(String(error)); }
   document.documentElement.dataset.answer = JSON.stringify({ found, errors });
 }, 200);
 </script>"""
@@ -33,14 +33,23 @@ setTimeout(() => {
 
 def in_browser(page: Path, script: str = "return null;", width: int = 1200) -> Any:
     """What `script` returns in the page, after checking that nothing went wrong there."""
-    assert CHROMIUM is not None
-    text = page.read_text(encoding="utf-8").replace("<head>", "<head>" + WATCH, 1)
     copy = page.with_name(f"watched-{page.name}")
-    copy.write_text(text.replace("</body>", ASK % script + "</body>"), encoding="utf-8")
+    copy.write_text(watched(page.read_text(encoding="utf-8"), script), encoding="utf-8")
+    return browse(copy.as_uri(), page.parent, width)
+
+
+def watched(text: str, script: str) -> str:
+    """A page that keeps its errors and puts what `script` returns (it may await) into its document."""
+    return text.replace("<head>", "<head>" + WATCH, 1).replace("</body>", ASK % script + "</body>")
+
+
+def browse(address: str, folder: Path, width: int = 1200) -> Any:
+    """What the script of a watched page returns there; `folder`: for the browser's own files."""
+    assert CHROMIUM is not None
     command = [
         CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000",
-        f"--user-data-dir={page.parent / 'browser'}", f"--window-size={width},1600", "--dump-dom",
-        copy.as_uri(),
+        f"--user-data-dir={folder / 'browser'}", f"--window-size={width},1600", "--dump-dom",
+        address,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     answer = re.search(r'<html[^>]* data-answer="([^"]*)"', done.stdout)

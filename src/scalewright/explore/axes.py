@@ -17,6 +17,10 @@ TITLES = {
     "recompute": "Recompute", "schedule": "Schedule", "precision": "Precision", "offload": "Offload",
 }  # fmt: skip
 RUN = ("devices", "seq_len", "global_batch")  # what a search holds fixed
+FORGETS = {  # keys that follow from others again, once one of these was moved
+    "tp": ("sp",), "pp": ("stage_layers",), "pp=1": ("virtual_stages", "schedule"), "cluster": ("precision",),
+    "virtual_stages": ("stage_layers", "schedule"), "schedule": ("stage_layers", "virtual_stages"),
+}  # fmt: skip
 LONGEST = 20  # powers of two
 
 
@@ -30,6 +34,13 @@ def controls(state: State, model: ModelSpec) -> list[dict[str, Any]]:
             stops = sorted({*values, value}) if numeric else [*dict.fromkeys([*values, value])]
             rows.append({"key": key, "title": TITLES[key], "values": stops, "value": value, "run": key in RUN})
     return rows
+
+
+def moved(state: State, key: str, value: Any) -> State:
+    """The state after a move of one slider, as the page's script writes it."""
+    lost = {*FORGETS.get(key, ()), *FORGETS.get(f"{key}={value}", ())}
+    layout = {name: each for name, each in {**state.layout, key: value}.items() if name not in lost}
+    return State(state.model, state.cluster, state.seq_len, layout)
 
 
 def choices(state: State, model: ModelSpec) -> dict[str, Sequence[Any]]:

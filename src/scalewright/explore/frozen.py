@@ -12,25 +12,28 @@ from collections.abc import Iterator
 from typing import Any
 
 from scalewright.explore.answer import picture, reasons, searched
-from scalewright.explore.axes import RUN
+from scalewright.explore.axes import RUN, moved
 from scalewright.explore.state import State, read_state
 from scalewright.spec.errors import UserError
 
 
 def freeze(start: State) -> dict[str, Any]:
-    """{picture, reasons: by state; search}, as a live page would get them. Raises UserError for the start."""
+    """{picture, reasons: by state; links, search}, as a live page would get them. Raises UserError for the start."""
     search = searched(start)
     chosen = [_read(point["state"], start) for point in (*search["best"], *search["pareto"])]
     pictures: dict[str, dict[str, Any]] = {}
+    links: dict[str, str] = {}  # what a slider asks for, and its name with every key stated
     for state in [start, *chosen]:
         pictures[state.query()] = picture(state)
     for centre in [start, *chosen[:1]]:
         for state in _steps(centre, pictures[centre.query()]["controls"]):
             if (query := state.query()) not in pictures:
-                pictures[query] = _answer(state)
+                shown = _answer(state)
+                links[query] = shown.get("state", query)
+                pictures.setdefault(links[query], shown)
     priced = [query for query, answer in pictures.items() if "error" not in answer]
     why = reasons([_read(query, start) for query in priced])
-    return {"picture": pictures, "reasons": dict(zip(priced, why, strict=True)), "search": search}
+    return {"picture": pictures, "links": links, "reasons": dict(zip(priced, why, strict=True)), "search": search}
 
 
 def _steps(centre: State, controls: list[dict[str, Any]]) -> Iterator[State]:
@@ -38,7 +41,7 @@ def _steps(centre: State, controls: list[dict[str, Any]]) -> Iterator[State]:
     for control in controls:
         if control["key"] not in RUN:
             for value in control["values"]:
-                yield State(centre.model, centre.cluster, centre.seq_len, {**centre.layout, control["key"]: value})
+                yield moved(centre, control["key"], value)
 
 
 def _answer(state: State) -> dict[str, Any]:

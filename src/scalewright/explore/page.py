@@ -16,6 +16,7 @@ from typing import Any
 
 import jinja2
 
+from scalewright.explore.axes import FORGETS
 from scalewright.explore.state import State
 from scalewright.report.page import asset
 
@@ -33,7 +34,8 @@ def page_text(
     template = jinja2.Template(_own("explore.html"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     packed = "" if frozen is None else base64.b64encode(gzip.compress(json.dumps(frozen).encode(), mtime=0)).decode()
     text: str = template.render(
-        start=start, query=start.query(), models=sorted(models), clusters=sorted(clusters), packed=packed,
+        start=start, query=start.query(), forgets=json.dumps(FORGETS), packed=packed,
+        models=sorted(models), clusters=sorted(clusters),
         css="".join([*map(asset, STYLES), _own(f"{UPLOT}.min.css"), _own("explore.css")]),
         js="\n".join([*map(asset, SCRIPTS), _own(f"{UPLOT}.iife.min.js"), _own("plots.js"), _own("explore.js")]),
     )  # fmt: skip

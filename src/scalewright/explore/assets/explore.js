@@ -5,6 +5,7 @@
   let frozen = null; // {pictures, reasons, search} by state
   let state = new URLSearchParams(document.body.dataset.start);
   let now = null, other = null, search = null, searchedFor = "";
+  const forgets = JSON.parse(document.body.dataset.forgets); // keys that follow from others once one was moved
   let busy = false, next = 0, later = 0; // next: when the control moved that is asked about next
   const seen = []; // milliseconds from control to picture, for who measures
   window.explore = { seen, get state() { return state.toString(); } };
@@ -12,7 +13,7 @@
   // ---- asking ---------------------------------------------------------------------------------------------
   async function ask(what, query) {
     if (frozen) {
-      const answer = what === "search" ? frozen.search : frozen[what][query];
+      const answer = what === "search" ? frozen.search : frozen[what][name(query)];
       if (answer) return answer;
       return { error: { what: "this layout isn't in the file", how: `start \`${command(new URLSearchParams(query), "explore")}\` for a live page, or \`${command(new URLSearchParams(query), "predict")}\`` } };
     }
@@ -22,6 +23,12 @@
     } catch {
       return { error: { what: "the server has stopped", how: `start it again with \`${command(new URLSearchParams(query), "explore")}\`` } };
     }
+  }
+
+  // The name in the file of what a slider asks for: every key stated, where the state leaves some out.
+  function name(query) {
+    const given = [...new URLSearchParams(query)];
+    return frozen.links[query] || frozen.states.find((full) => given.every(([key, value]) => full.get(key) === value))?.toString();
   }
 
   // The command line of a state, for a page that can't ask; the server writes the same (state.py).
@@ -168,11 +175,8 @@
 
   function change(key, value) {
     state.set(key, value);
-    if (key === "pp" && Number(value) === 1) { state.delete("virtual_stages"); state.delete("schedule"); }
-    if (["pp", "virtual_stages", "model"].includes(key)) state.delete("stage_layers");
-    if (key === "tp") state.delete("sp");
+    for (const name of [...forgets[key] || [], ...forgets[`${key}=${value}`] || []]) state.delete(name);
     if (key === "model") state = new URLSearchParams(["model", "cluster", "seq_len", "devices", "global_batch"].map((name) => [name, state.get(name)]));
-    if (key === "cluster") state.delete("precision");
     update();
   }
 
