@@ -19,6 +19,16 @@ def shown():
     return picture(STATE)
 
 
+@pytest.fixture(scope="module")
+def why():
+    return reasons([STATE])[0]
+
+
+def test_a_layout_that_train_lacks_has_no_run_file():
+    (why,) = reasons([State(STATE.model, STATE.cluster, 4096, {**LAYOUT, "schedule": "dualpipe"})])
+    assert why["run_file"].startswith("# `train` can't run it: ")
+
+
 def test_the_numbers_are_those_of_predict(shown):
     predicted = sw.predict(STATE.model, STATE.cluster, LAYOUT, 4096, explain=False)
     for key, value in shown["numbers"].items():
@@ -46,16 +56,15 @@ def test_the_pictures_are_the_report_s(shown):
     assert "tensor parallel" in shown["time"]
 
 
-def test_the_run_file_is_the_layout_s(shown, tmp_path):
+def test_the_run_file_is_the_layout_s(shown, why, tmp_path):
     path = tmp_path / "run.yaml"
-    path.write_text(shown["run_file"], encoding="utf-8")
+    path.write_text(why["run_file"], encoding="utf-8")
     again = sw.predict(sw.read(path), "dgx-h100", explain=False)
     assert again["layout"]["tp"] == 2
     assert again["step_time_s"] == shown["numbers"]["step_time_s"]
 
 
-def test_reasons_name_changes_and_measured_runs():
-    (why,) = reasons([STATE])
+def test_reasons_name_changes_and_measured_runs(why):
     assert "<table" in why["what_if"]
     assert "measured" in why["evidence"]
 

@@ -61,12 +61,14 @@ Object.assign(moved, { state: explore.state, hash: location.hash });
 %s
 """
 MISTAKE = """
-await wait(() => document.querySelector("#pareto canvas") && document.querySelector("#what_if > *"));
+const full = () => document.querySelector("#what_if > *") && $("run_file").textContent;
+await wait(() => document.querySelector("#pareto canvas") && full());
 const unlabelled = [...document.querySelectorAll("input, select")].filter((each) => !each.labels.length).length;
 await to("axis-cp", %d);
 return { first, named, moved, unlabelled,
   mistake: $("mistake").textContent, stale: $("now").classList.contains("stale"),
   plots: document.querySelectorAll(".uplot canvas").length, lanes: document.querySelectorAll("#now canvas").length,
+  run_file: $("run_file").textContent,
   picks: document.querySelectorAll("#best button").length, command: $("command").textContent,
   width: document.documentElement.scrollWidth, errors: errors };
 """
@@ -112,4 +114,5 @@ def check(shown):
     assert shown["lanes"] == 1
     assert shown["picks"] > 0
     assert "micro_batch=2" in shown["command"]
+    assert "micro_batch: 2" in shown["run_file"]
     assert shown["stale"]

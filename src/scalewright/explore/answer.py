@@ -17,7 +17,6 @@ from scalewright.explore.state import State
 from scalewright.plan.answer import PredictionAnswer, answer
 from scalewright.plan.answer import reasons as explain
 from scalewright.plan.ask import ask, ask_layout
-from scalewright.plan.frameworks import why_untrainable
 from scalewright.plan.predict import Prediction, layout_keys
 from scalewright.plan.search.choices import Choice
 from scalewright.plan.search.objective import Goal
@@ -28,7 +27,16 @@ from scalewright.report.document import Estimate, PlanDocument, read_document
 from scalewright.report.layouts import with_precision
 from scalewright.report.page import Section, block_section, render_section
 from scalewright.report.present.blocks import Block
-from scalewright.report.present.prediction import assumed_notes, evidence, headline, risk, step_line, sure_line, what_if
+from scalewright.report.present.prediction import (
+    assumed_notes,
+    between,
+    evidence,
+    headline,
+    risk,
+    step_line,
+    sure_line,
+    what_if,
+)
 from scalewright.report.sections import plan_memory, plan_pipeline
 from scalewright.spec.common.formatting import decimal, short_time
 from scalewright.spec.hardware.cluster import load_cluster
@@ -72,9 +80,6 @@ def picture(state: State) -> dict[str, Any]:
     keys: dict[str, Any] = priced.answer.dump() | {"stages": stages(prediction)}
     document = read_document(keys)
     best = document.best[0]
-    untrainable = why_untrainable(
-        priced.question.model, layout, prediction.request.seq_len, prediction.request.chip.kind
-    )
     timeline = plan_pipeline.section(document, MOST_ACTIONS)
     words, tone = risk(document, best)
     return {
@@ -92,8 +97,6 @@ def picture(state: State) -> dict[str, Any]:
         "drawing": next(iter(timeline.drawings), None) if timeline is not None else None,
         "roofline": roofline(prediction, priced.question.model, layout, keys["tflops_per_device"] * 1e12),
         "command": priced.full.command(),
-        "run_file": layout_file(priced.question, prediction, layout) if untrainable is None else "",
-        "untrainable": untrainable or "",
     }  # fmt: skip
 
 
@@ -105,7 +108,7 @@ def tiles(document: PlanDocument, best: Estimate) -> list[dict[str, str]]:
     words, tone = risk(document, best)
     memory = f"{decimal(band[0], 3)}–{decimal(band[1], 3)} GiB in 8 of 10; " if band else ""
     rows = [
-        ("Step", short_time(best.seconds), f"8 of 10 take {short_time(low)} to {short_time(high)}", ""),
+        ("Step", short_time(best.seconds), f"8 of 10 take {between(short_time(low), short_time(high))}", ""),
         ("MFU", f"{100 * mfu:.1f}%", "of the device's peak", ""),
         ("Tokens", f"{rate:,.0f}/s", "of all devices", ""),
         ("Memory", f"{decimal(best.peak_gib, 3)} GiB", f"{memory}{words}, {decimal(usable, 3)} usable", tone),
@@ -114,15 +117,25 @@ def tiles(document: PlanDocument, best: Estimate) -> list[dict[str, str]]:
 
 
 def reasons(states: Sequence[State]) -> list[dict[str, str]]:
-    """What would change each layout, and on what evidence it stands, as HTML. Raises UserError."""
-    answers = [price_state(state).answer for state in states]
+    """What would change each layout, and on what evidence it stands, as HTML; its run file. Raises UserError."""
+    layouts = [price_state(state) for state in states]
     shown = []
-    for priced, why in zip(answers, explain([each.prediction for each in answers]), strict=True):
-        document = read_document(replace(priced, reasons=why).dump())
+    for priced, why in zip(layouts, explain([each.prediction for each in layouts]), strict=True):
+        document = read_document(replace(priced.answer, reasons=why).dump())
         best = document.best[0]
         sure = [*evidence(best), *assumed_notes(document, best)]
-        shown.append({"what_if": _shown("What would change it", what_if(best)), "evidence": _shown("How sure", sure)})
+        shown.append({
+            "what_if": _shown("What would change it", what_if(best)), "evidence": _shown("How sure", sure),
+            "run_file": _run_file(priced, why.lacks),
+        })  # fmt: skip
     return shown
+
+
+def _run_file(priced: Priced, lacks: Sequence[str]) -> str:
+    """The run file of the layout, or a comment with what `train` lacks for it."""
+    if lacks:
+        return f"# `train` can't run it: {', '.join(lacks)}"
+    return layout_file(priced.question, priced.prediction, priced.layout)
 
 
 def _shown(title: str, blocks: Iterable[Block]) -> str:

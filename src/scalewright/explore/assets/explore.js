@@ -72,6 +72,7 @@
     const query = state.toString();
     const why = await ask("reasons", query);
     if (query === state.toString() && !why.error) for (const id of ["what_if", "evidence"]) $(id).innerHTML = why[id] || "<p class='card note'>Nothing that helps.</p>";
+    if (query === state.toString() && !why.error) $("run_file").textContent = why.run_file;
     const run = ["model", "cluster", "seq_len", "devices", "global_batch", "precision"].map((key) => state.get(key)).join();
     if (run === searchedFor) return;
     searchedFor = run;
@@ -98,7 +99,7 @@
     $("operators").textContent = `Most of the FLOPs: ${heavy.map((point) => `${point.name} ${(100 * point.share).toFixed(0)}% at ${words.count(point.intensity)} FLOPs a byte`).join(", ")}.`;
     plot();
     $("command").textContent = now.command;
-    $("run_file").textContent = now.run_file || `# \`train\` can't run it: ${now.untrainable}`;
+    $("run_file").textContent = "";
     if (!next) keep(now.state);
   }
 
