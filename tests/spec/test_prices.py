@@ -8,6 +8,7 @@ import pytest
 
 from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.devices import device_names, load_device
 from scalewright.spec.prices import COMMITMENTS, Band, device_power, footprint, price_of, regions
 
 
@@ -70,6 +71,20 @@ def test_your_own_list_comes_first_and_alone(tmp_path: Path) -> None:
 def test_what_has_no_price_is_refused_with_what_the_list_has(asked: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         price_of(**asked)
+
+
+def test_every_device_has_a_price_or_a_way_out() -> None:
+    """Of those with none each is one that no public list has in USD, or a card that nobody rents out."""
+    without = []
+    for name in device_names():
+        try:
+            assert price_of(name).low > 0
+        except UserError as error:
+            assert "--price" in error.how
+            without.append(load_device(name).id)
+    assert {"a800-sxm-80", "h800-sxm", "h20-sxm", "trn3", "tpu-v7x"} <= set(without)
+    assert not {"trn1", "trn2", "gaudi2", "gaudi3", "mi300x", "tpu-v4p", "b300-sxm", "l4"} & set(without)
+    assert price_of("trn2").median == pytest.approx(35.76 / 16)
 
 
 @pytest.mark.parametrize(
