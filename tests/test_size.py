@@ -19,27 +19,27 @@ BUDGET = {
     "bench": 700,
     "budget": 1_180,  # laws, fixed point with a plan, serving, ladders, fits and their picture
     "checkpoint": 2_110,
-    "cli": 3_665,  # budget, goodput, inference; price lists; suffixes; no silence; words that users try
+    "cli": 3_700,  # budget, goodput, inference; price lists for each; suffixes; no silence; words that users try
     "data": 3_175,  # which fraction validates; names of mended files
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
     "dry_run": 1_060,  # kinds of memory as a plan has them
     "emit": 9_035,  # bash/: scripts followed as bash would, bounded; trainers' words are data; published scripts
     "evaluate": 210,
     "goodput": 610,
-    "inference": 1_700,  # rows of other people's tables are 300 of it
+    "inference": 1_725,  # rows of other people's tables are 300 of it; prices by cloud, their bands
     "launch": 3_818,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine
     "model": 2_185,  # a start without torch's compiler
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
-    "plan": 7_760,  # money, energy and failures; releases, networks, precisions as axes, bands of what no fit saw
-    "report": 4_390,  # budget, goodput and inference as blocks; what a total leaves out; what is unusual
+    "plan": 7_840,  # money, energy, one closed form of failures; releases, networks, precisions as axes, bands
+    "report": 4_430,  # budget, goodput and inference as blocks; what a total leaves out; what is unusual
     "serve": 360,
     "spec": 6_940,  # six families; networks; all mistakes at once; what trainers recompute; prices and energy
     "track": 1_190,  # a line before silence
     "train": 6_440,  # folders that were moved; own optimizers tried, and measured
-    "": 395,  # budget, goodput, inference; an own optimizer priced
+    "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced
 }
 
 

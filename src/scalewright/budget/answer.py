@@ -30,7 +30,7 @@ from scalewright.spec.common.formatting import commented, count
 from scalewright.spec.errors import UserError
 from scalewright.spec.flops import flops_per_token
 from scalewright.spec.prices import Band, footprint, product
-from scalewright.spec.run import OptimizerSpec, ScheduleSpec, TrainSpec
+from scalewright.spec.run import CheckpointSpec, OptimizerSpec, ScheduleSpec, TrainSpec
 from scalewright.spec.tensors import count as count_parameters
 
 FLAT = 0.005  # of the loss: sizes within it are as good
@@ -245,7 +245,7 @@ def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
     prediction = best.prediction
     early, late = (seconds / prediction.step_time_s for seconds in prediction.band_s)
     spread = Band(hours * early, hours, hours * late)
-    print_ = footprint(spread, solved.place, ask.region, ask.pue)
+    print_ = footprint(spread, solved.place, ask.market.region, ask.pue)
     price = solved.price
     cost = None if price is None else hours * price[1]
     total: dict[str, Any] = {
@@ -268,7 +268,9 @@ def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
     }  # fmt: skip
     assumed = [*question_of(solved)[1], *print_.assumed]
     if ask.goodput is None:
-        assumed.append(f"goodput {100 * solved.goodput:.4g}% (failures as in Llama 3's run)")
+        assumed.append(
+            f"goodput {100 * solved.goodput:.4g}% (failures as in Llama 3's run, saves at their best interval)"
+        )
     return {
         "budget": budget,
         "mfu": facts["mfu"],
@@ -321,10 +323,11 @@ def run_text(solved: Solved, data: str | None = None) -> str | None:
         return None
     question, batch = solved.plan.question, solved.plan.goal.global_batch * solved.ask.seq_len
     rate = usual(recipes(solved.params, size_of(solved.model, "non-embedding"), solved.tokens, None))[1]
-    warmup = int(min(MOST_WARMUP, max(1, solved.tokens / batch // 50)))
+    warmup, saves = int(min(MOST_WARMUP, max(1, solved.tokens / batch // 50))), solved.rhythm
     decided = {
         "optimizer": OptimizerSpec(lr=float(f"{rate:.3g}")), "lr_schedule": ScheduleSpec(warmup_steps=warmup),
         "train": TrainSpec(tokens=float(f"{solved.tokens:.6g}")),
+        "checkpoint": CheckpointSpec(every=max(1, round(saves.best_s / solved.plan.best[0].prediction.step_time_s))),
     }  # fmt: skip
     text = run_file(replace(solved.plan, question=replace(question, run=question.run.model_copy(update=decided))), data)
     if text is None:

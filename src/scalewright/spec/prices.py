@@ -159,8 +159,8 @@ def price_of(
     yours = PriceList.parse(read_yaml(file), str(file)) if file is not None else None
     lists = [prices for prices in (yours, _list()) if prices and any(r.device == identifier for r in prices.prices)]
     if not lists:
-        known = ", ".join(dict.fromkeys(row.device for row in _list().prices))
-        raise UserError(f"no price of {identifier} is known", "price", f"give --price 2.50; the list has {known}")
+        how = "give what an hour of one costs you, --price 2.50, or your list, --prices FILE"
+        raise UserError(f"no price of {identifier} is known", "price", how)
     of_device = [row for row in lists[0].prices if row.device == identifier]
     rows = [row for row in of_device if row.commitment == commitment and cloud in (None, row.cloud)]
     if not rows:

@@ -10,15 +10,13 @@ import typer
 from scalewright.cli.options import All, Force, Json, argument, choice, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.terminal import print_table, show
-from scalewright.cli.verbs.predict import Cluster, Currency, Goodput, Price
+from scalewright.cli.verbs.predict import Cloud, Cluster, Commitment, Currency, Goodput, Price, Prices, Region
 from scalewright.cli.verbs.presets import _model_names
 from scalewright.spec.common.formatting import count
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-COMMITMENTS = ("on_demand", "reserved_1y", "reserved_3y", "block", "spot")
 
 
 def _law_names() -> list[str]:
@@ -59,10 +57,12 @@ def budget(
     vocab: Vocab = None,
     seq_len: Annotated[int, flag("Tokens of a sequence.")] = 4096,
     price: Price = None,
-    commitment: Annotated[str, choice("commitment", COMMITMENTS, "Of the list's price.")] = "on_demand",
     currency: Currency = None,
+    prices: Prices = None,
+    commitment: Commitment = None,
+    cloud: Cloud = None,
     goodput: Goodput = None,
-    region: Annotated[str | None, option("NAME", "Whose grid: a region of Google Cloud, or a country's code.")] = None,
+    region: Region = None,
     pue: Annotated[float | None, flag("All of the site's power over its computers'.")] = None,
     out: Annotated[Path | None, option("FILE", "Write the run file there.")] = None,
     data: Annotated[str | None, option("DIR", "The run file's token shards.")] = None,
@@ -80,7 +80,7 @@ def budget(
     scalewright budget --flops 1e23 --law all
     """
     if ctx.invoked_subcommand is not None:
-        if any(value not in (None, False, 4096, "on_demand") for value in ctx.params.values()):
+        if any(value not in (None, False, 4096) for value in ctx.params.values()):
             how = f"write `scalewright budget {ctx.invoked_subcommand} --flag ...`"
             raise UserError(f"a flag stands before '{ctx.invoked_subcommand}'", "scalewright budget", how)
         return
@@ -91,9 +91,9 @@ def budget(
         answer = ask(
             flops=flops, device_hours=device_hours, days=days, money=money, energy=energy, loss=loss, params=params,
             tokens=tokens, model=model, cluster=cluster, devices=devices, law=law, serve=serve, unique=unique,
-            like=like, vocab=vocab, seq_len=seq_len, price=price, commitment=commitment, currency=currency,
-            goodput=goodput, region=region, pue=pue, out=out, data=data, force=force, tell=tell,
-            clusters=[name.strip() for name in (clusters or "").split(",") if name.strip()],
+            like=like, vocab=vocab, seq_len=seq_len, price=price, currency=currency, prices=prices,
+            commitment=commitment, cloud=cloud, goodput=goodput, region=region, pue=pue, out=out, data=data,
+            force=force, tell=tell, clusters=[name.strip() for name in (clusters or "").split(",") if name.strip()],
         )  # fmt: skip
     print_json(answer) if json else show(show_answer(answer), everything)
 
