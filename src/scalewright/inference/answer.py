@@ -19,6 +19,7 @@ from scalewright.inference.evidence import nearest
 from scalewright.inference.layouts import loads
 from scalewright.inference.load import ENDLESS, Load, Served, Times
 from scalewright.inference.search import pareto, search
+from scalewright.inference.server import server
 from scalewright.inference.setup import HALF, Columns, Question, table
 from scalewright.inference.spread import WAITING, band, sigmas
 from scalewright.spec.errors import UserError
@@ -100,6 +101,7 @@ def answer(q: Question, asked: Load, price: float | None = None, explain: bool =
     if explain:
         keys["curve"] = curve(q) if fits else []
         keys["evidence"] = {"nearest": nearest(q, asked, c)}
+    keys["server"] = server(q, t)
     keys["assumed"] = assumed
     return keys
 
@@ -203,7 +205,10 @@ def _speculation(q: Question, asked: Load, out: float) -> dict[str, float]:
     t = table([plain])
     served = load.serve(t, constants(), loads([asked], [q.shape]))
     base = float(served.requests_per_s[0]) * q.shape.units * q.output_len
-    return {"guessed": q.speculation.tokens, "accepted": q.speculation.accepted, "speed_up": out / base}
+    return {
+        "guessed": q.speculation.tokens, "accepted": q.speculation.accepted, "cost": q.speculation.cost,
+        "speed_up": out / base,
+    }  # fmt: skip
 
 
 def curve(q: Question) -> list[dict[str, float]]:
