@@ -80,7 +80,7 @@ def test_devices_without_a_price_are_those_that_no_public_list_has() -> None:
     assert not {"trn1", "trn2", "gaudi2", "gaudi3", "mi300x", "tpu-v4p", "b300-sxm", "l4"} & without
     assert price_of("trn2").median == pytest.approx(35.76 / 16)
     for name in without:
-        with pytest.raises(UserError, match="--price 2.50, or your list, --prices FILE"):
+        with pytest.raises(UserError, match=r"--price 2\.50, or your list, --prices FILE"):
             price_of(name)
 
 
