@@ -36,6 +36,7 @@ Commitment = Literal["on_demand", "reserved_1y", "reserved_3y", "block", "spot"]
 Named = str | DeviceSpec | ClusterSpec
 COMMITMENTS: tuple[str, ...] = get_args(Commitment)
 CLOUDS_OF_PRESETS = ("aws", "gcp", "azure", "oci")  # clusters are named after them: aws-p5
+HOURS = 8766.0  # of a year
 NOT_IN_IT = "storage, egress, staff and what the hardware's making emitted"
 
 
@@ -180,6 +181,17 @@ def price_of(
         min(each), median(map(median, by_cloud.values())), max(each), lists[0].currency.upper(),
         max(row.date for row in rows), tuple(row.words for row in rows), identifier, commitment, tuple(by_cloud),
     )  # fmt: skip
+
+
+def buy_below(hourly: float, device: Named) -> float:
+    """What a device with its share of everything may cost so that owning it is no dearer than renting at this price.
+
+    price (1 + upkeep x years) = hours that it works x (rent of an hour - its electricity); prices.yaml: `owned`.
+    """
+    owned = {key: float(entry["value"]) for key, entry in _data()["owned"].items()}
+    power = footprint(1.0, device).energy_kwh.median * owned["usd_per_kwh"]
+    hours = owned["years"] * HOURS * owned["busy"]
+    return max(hourly - power, 0.0) * hours / (1 + owned["upkeep"] * owned["years"])
 
 
 def _resolve(named: Named) -> tuple[str, str | None]:

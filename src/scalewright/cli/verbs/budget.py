@@ -36,7 +36,9 @@ def budget(
     ctx: typer.Context,
     flops: Annotated[float | None, flag("FLOPs of the training, 6 x parameters x tokens: 1e23.")] = None,
     device_hours: Annotated[float | None, flag("Hours of one device: 50k.")] = None,
-    days: Annotated[float | None, flag("On these devices; beside another amount, the deadline.")] = None,
+    days: Annotated[
+        float | None, flag("On these devices; beside another amount, the deadline.", "--days", "--deadline")
+    ] = None,
     money: Annotated[float | None, flag("At --price, or at the list's price of this device.")] = None,
     energy: Annotated[float | None, flag("kWh, at the wall of the data centre.")] = None,
     loss: Annotated[float | None, flag("Nats a token to reach, as the law counts them.")] = None,
@@ -64,7 +66,7 @@ def budget(
     goodput: Goodput = None,
     region: Region = None,
     pue: Annotated[float | None, flag("All of the site's power over its computers'.")] = None,
-    out: Annotated[Path | None, option("FILE", "Write the run file there.")] = None,
+    out: Annotated[Path | None, option("FILE", "Write the run file there; x.html: a page of the answer.")] = None,
     data: Annotated[str | None, option("DIR", "The run file's token shards.")] = None,
     force: Force = False,
     everything: All = False,
@@ -87,14 +89,24 @@ def budget(
     from scalewright.api import budget as ask
     from scalewright.report.present import show_answer
 
+    page = out if out is not None and out.suffix == ".html" else None
+    if page is not None:
+        from scalewright.report.page import check_page
+
+        check_page(page, force)
     with only_answer(json), working("following the law") as tell:
         answer = ask(
             flops=flops, device_hours=device_hours, days=days, money=money, energy=energy, loss=loss, params=params,
             tokens=tokens, model=model, cluster=cluster, devices=devices, law=law, serve=serve, unique=unique,
             like=like, vocab=vocab, seq_len=seq_len, price=price, currency=currency, prices=prices,
-            commitment=commitment, cloud=cloud, goodput=goodput, region=region, pue=pue, out=out, data=data,
-            force=force, tell=tell, clusters=[name.strip() for name in (clusters or "").split(",") if name.strip()],
+            commitment=commitment, cloud=cloud, goodput=goodput, region=region, pue=pue, data=data,
+            out=None if page else out, force=force, tell=tell,
+            clusters=[name.strip() for name in (clusters or "").split(",") if name.strip()],
         )  # fmt: skip
+        if page is not None:
+            from scalewright.report.answer import write_answer
+
+            write_answer(answer, page, force)
     print_json(answer) if json else show(show_answer(answer), everything)
 
 
