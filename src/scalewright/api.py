@@ -55,14 +55,14 @@ def predict(
     from scalewright.plan.ask import ask, ask_layout
     from scalewright.plan.whole_run import Market, WholeRun
 
-    run = WholeRun(tokens, price, currency, goodput, Market(prices, commitment, cloud, region))
-    run.check()
     given = {**_given(layout), **{key: value for key, value in keys.items() if value is not None}}
     place = find_place(cluster, given.get("devices"))
     question, notes = ask(
         model, place, seq_len, framework=framework, software_version=software_version, options=options,
         optimizer=_own_optimizer(optimizer), diloco=diloco,
     )  # fmt: skip
+    run = WholeRun(tokens, price, currency, goodput, Market(prices, commitment, cloud, region)).of(question)
+    run.check()
     prediction, assumed = ask_layout(question, notes, given)
     run = run.on(place)
     unread = [item._asdict() for item in question.unread]
@@ -256,8 +256,9 @@ def inference(
     layout: Mapping[str, Any] | None = None, engine: str | None = None, engine_version: str | None = None,
     ttft_s: float | None = None, tpot_s: float | None = None, prefix_hit: float | None = None,
     speculate: Mapping[str, Any] | None = None, max_seqs: int | None = None, memory_share: float | None = None,
-    offline: bool = False, price: float | None = None, search: bool = False, devices: int | None = None,
-    explain: bool = True,
+    offline: bool = False, price: float | None = None, currency: str | None = None, prices: str | None = None,
+    commitment: str | None = None, cloud: str | None = None, region: str | None = None, search: bool = False,
+    devices: int | None = None, explain: bool = True,
 ) -> Answer:  # fmt: skip
     """What serving a model takes and gives: the keys of `scalewright inference --json`. Raises UserError.
 
@@ -268,6 +269,7 @@ def inference(
     from scalewright.answers import Answer
     from scalewright.inference.answer import answer_inference
     from scalewright.inference.ask import Wanted, ask
+    from scalewright.plan.whole_run import Market, WholeRun
 
     place = find_place(cluster, devices)
     given = Wanted(
@@ -275,7 +277,8 @@ def inference(
         tpot_s, prefix_hit, speculate, max_seqs, memory_share, offline,
     )  # fmt: skip
     question, asked = ask(model, place, given, searched=search)
-    return Answer(answer_inference(question, asked, price, search, devices, explain))
+    paid = WholeRun(1.0, price, currency, market=Market(prices, commitment, cloud, region))
+    return Answer(answer_inference(question, asked, paid, search, devices, explain))
 
 
 def train(
@@ -324,10 +327,10 @@ def budget(
     tokens: float | None = None, model: str | Mapping[str, Any] | ModelSpec | None = None,
     cluster: str | dict[str, Any] | ClusterSpec | None = None, devices: int | None = None, law: str | None = None,
     serve: float | None = None, unique: float | None = None, like: str | None = None, vocab: int | None = None,
-    seq_len: int = 4096, price: float | None = None, commitment: str = "on_demand", currency: str | None = None,
-    goodput: float | None = None, region: str | None = None, pue: float | None = None, out: str | Path | None = None,
-    data: str | None = None, force: bool = False, clusters: Sequence[str] = (),
-    tell: Callable[[str], None] = lambda text: None,
+    seq_len: int = 4096, price: float | None = None, currency: str | None = None, prices: str | None = None,
+    commitment: str | None = None, cloud: str | None = None, goodput: float | None = None, region: str | None = None,
+    pue: float | None = None, out: str | Path | None = None, data: str | None = None, force: bool = False,
+    clusters: Sequence[str] = (), tell: Callable[[str], None] = lambda text: None,
 ) -> Answer:  # fmt: skip
     """Size, tokens, layout, loss and cost of a budget, or what a size and its tokens take: `scalewright budget --json`.
 
@@ -340,6 +343,7 @@ def budget(
     from scalewright.budget.amounts import Ask
     from scalewright.budget.answer import answer, side_by_side, why_no_run_file
     from scalewright.budget.solve import solve_budget
+    from scalewright.plan.whole_run import Market
     from scalewright.spec.common.files import check_replaceable, write_signed
     from scalewright.spec.presets import load_model_spec
 
@@ -348,8 +352,8 @@ def budget(
     ask = Ask(
         flops=flops, device_hours=device_hours, days=days, money=money, energy=energy, loss=loss, params=params,
         tokens=tokens, model=None if model is None else load_model_spec(model), devices=devices, law_name=law,
-        serve=serve, unique=unique, like=like, vocab=vocab, seq_len=seq_len, price=price, commitment=commitment,
-        currency=currency, goodput=goodput, region=region, pue=pue,
+        serve=serve, unique=unique, like=like, vocab=vocab, seq_len=seq_len, price=price, currency=currency,
+        goodput=goodput, market=Market(prices, commitment, cloud, region), pue=pue,
     )  # fmt: skip
     if clusters and cluster is not None:
         raise UserError("--cluster and --clusters are both given", "budget", "keep one of them")

@@ -20,7 +20,7 @@ from scalewright.plan.frameworks import OURS
 from scalewright.plan.predict import Prediction, price
 from scalewright.plan.records import LayoutKeys
 from scalewright.plan.search.branch_and_bound import Stop, Tell
-from scalewright.plan.search.objective import Goal
+from scalewright.plan.search.objective import MONEY, Goal
 from scalewright.plan.search.precisions import ANY, gains, search_any
 from scalewright.plan.search.run_file import planned, run_file
 from scalewright.plan.search.scaling import nearby, scaling
@@ -145,13 +145,14 @@ def answer_plan(
     """The answer of a plan; writes the run file where `out` is given. Raises UserError."""
     if out is not None:
         check_replaceable(Path(out), force)
-    run = run or WholeRun(price=goal.price)
+    run = (run or WholeRun(price=goal.price)).of(question)
     run.check(priced=goal.objective != "time")
     if question.cluster is not None:
-        run = run.on(question.cluster)
+        run = run.on(question.cluster, priced=goal.objective in MONEY)
+        goal = replace(goal, price=run.hourly if goal.objective in MONEY else goal.price)
     find = search_any if goal.precision == ANY else search
     plan = find(question, goal, tell=tell, stop=stop)
-    notes = [*assumed, *plan.assumed, *run.assumed(plan.best[0].prediction.request)]
+    notes = [*assumed, *plan.assumed, *run.assumed(plan.best[0].prediction)]
     if (why := {"auto": "auto", ANY: "the fastest"}.get(goal.precision)) is not None:
         notes.append(f"precision {plan.template.precision} ({why})")
 
