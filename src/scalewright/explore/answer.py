@@ -44,7 +44,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.question import Question
 
 MOST_ACTIONS = 2_000  # of the timeline: it is drawn anew at every move of a slider
-SHOWN = 5  # best layouts of a search
+SHOWN, MARGIN = 5, 0.02  # of a search: best layouts, and what a simpler one may cost; as `plan` has them
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _shown(title: str, blocks: Iterable[Block]) -> str:
 def searched(state: State, stop: Callable[[], bool] | None = None, top: int = SHOWN) -> dict[str, Any]:
     """The best layouts and the Pareto set of the state's devices and batch, each with its state. Raises UserError."""
     priced = price_state(state)
-    goal = Goal(priced.layout.devices, priced.layout.global_batch, top=top)
+    goal = Goal(priced.layout.devices, priced.layout.global_batch, top=top, margin=MARGIN)
     plan = search(priced.question, goal, stop=stop)
     best = [_point(choice, priced.full) for choice in plan.best]
     return {
