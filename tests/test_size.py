@@ -33,7 +33,7 @@ BUDGET = {
     "model": 2_185,  # a start without torch's compiler
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
-    "plan": 7_760,  # money, energy and failures; releases, networks, precisions as axes, bands of what no fit saw
+    "plan": 7_820,  # money, energy and failures; releases, networks, precisions as axes; bounds of groups of layouts
     "report": 4_390,  # budget, goodput and inference as blocks; what a total leaves out; what is unusual
     "serve": 360,
     "spec": 6_940,  # six families; networks; all mistakes at once; what trainers recompute; prices and energy
