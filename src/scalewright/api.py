@@ -51,37 +51,19 @@ def predict(
     your file `prices` first. `region` has the grid whose CO2 is counted (spec/prices.py).
     """
     from scalewright.answers import Answer
-    from scalewright.plan import defaults
     from scalewright.plan.answer import answer
-    from scalewright.plan.ask import ask
-    from scalewright.plan.predict import price as price_question
+    from scalewright.plan.ask import ask, ask_layout
     from scalewright.plan.whole_run import Market, WholeRun
-    from scalewright.spec.diloco import check_diloco
 
-    run = WholeRun(tokens, price, currency, goodput, Market(prices, commitment, cloud, region))
-    run.check()
     given = {**_given(layout), **{key: value for key, value in keys.items() if value is not None}}
     place = find_place(cluster, given.get("devices"))
     question, notes = ask(
         model, place, seq_len, framework=framework, software_version=software_version, options=options,
         optimizer=_own_optimizer(optimizer), diloco=diloco,
     )  # fmt: skip
-    stated = defaults.resolve_sizes(given, place, question.seq_len)
-    sizes: list[str] = []
-    if question.states_layout:
-        left_out = {"micro_batch"} - question.layout.model_fields_set - question.guessed.keys()
-        if left_out and "global_batch" in question.guessed:  # a micro-batch of each rank
-            left_out.add("global_batch")
-        resized = question.resized(stated.get("devices"), stated.get("global_batch"), stated.get("micro_batch", 0))
-        sizes += resized.notes({*stated, *left_out})
-        stated = {**{key: value for key, value in resized.layout.dump().items() if key not in left_out}, **stated}
-    ours = question.states_layout and question.form is None  # `train` runs such a file with 1
-    full, filled = defaults.complete(stated, question, micro_batch=not ours)
-    check_diloco(question.run.diloco, full, question.model.num_hidden_layers)
-    prediction = price_question(question.with_layout(full))
-    said = {*stated, *(note.split()[0] for note in filled)}
-    left = defaults.assumptions(said, full, prediction.request)
-    assumed = [*notes.length, *sizes, *filled, *left, *notes.used(full.devices, place)]
+    run = WholeRun(tokens, price, currency, goodput, Market(prices, commitment, cloud, region)).of(question)
+    run.check()
+    prediction, assumed = ask_layout(question, notes, given)
     run = run.on(place)
     unread = [item._asdict() for item in question.unread]
     return Answer(answer(prediction, run=run, explain=explain, assumed=assumed, unread=unread).dump())
@@ -274,8 +256,9 @@ def inference(
     layout: Mapping[str, Any] | None = None, engine: str | None = None, engine_version: str | None = None,
     ttft_s: float | None = None, tpot_s: float | None = None, prefix_hit: float | None = None,
     speculate: Mapping[str, Any] | None = None, max_seqs: int | None = None, memory_share: float | None = None,
-    offline: bool = False, price: float | None = None, search: bool = False, devices: int | None = None,
-    explain: bool = True,
+    offline: bool = False, price: float | None = None, currency: str | None = None, prices: str | None = None,
+    commitment: str | None = None, cloud: str | None = None, region: str | None = None, search: bool = False,
+    devices: int | None = None, explain: bool = True,
 ) -> Answer:  # fmt: skip
     """What serving a model takes and gives: the keys of `scalewright inference --json`. Raises UserError.
 
@@ -286,6 +269,7 @@ def inference(
     from scalewright.answers import Answer
     from scalewright.inference.answer import answer_inference
     from scalewright.inference.ask import Wanted, ask
+    from scalewright.plan.whole_run import Market, WholeRun
 
     place = find_place(cluster, devices)
     given = Wanted(
@@ -293,7 +277,8 @@ def inference(
         tpot_s, prefix_hit, speculate, max_seqs, memory_share, offline,
     )  # fmt: skip
     question, asked = ask(model, place, given, searched=search)
-    return Answer(answer_inference(question, asked, price, search, devices, explain))
+    paid = WholeRun(1.0, price, currency, market=Market(prices, commitment, cloud, region))
+    return Answer(answer_inference(question, asked, paid, search, devices, explain))
 
 
 def train(
@@ -342,10 +327,10 @@ def budget(
     tokens: float | None = None, model: str | Mapping[str, Any] | ModelSpec | None = None,
     cluster: str | dict[str, Any] | ClusterSpec | None = None, devices: int | None = None, law: str | None = None,
     serve: float | None = None, unique: float | None = None, like: str | None = None, vocab: int | None = None,
-    seq_len: int = 4096, price: float | None = None, commitment: str = "on_demand", currency: str | None = None,
-    goodput: float | None = None, region: str | None = None, pue: float | None = None, out: str | Path | None = None,
-    data: str | None = None, force: bool = False, clusters: Sequence[str] = (),
-    tell: Callable[[str], None] = lambda text: None,
+    seq_len: int = 4096, price: float | None = None, currency: str | None = None, prices: str | None = None,
+    commitment: str | None = None, cloud: str | None = None, goodput: float | None = None, region: str | None = None,
+    pue: float | None = None, out: str | Path | None = None, data: str | None = None, force: bool = False,
+    clusters: Sequence[str] = (), tell: Callable[[str], None] = lambda text: None,
 ) -> Answer:  # fmt: skip
     """Size, tokens, layout, loss and cost of a budget, or what a size and its tokens take: `scalewright budget --json`.
 
@@ -358,6 +343,7 @@ def budget(
     from scalewright.budget.amounts import Ask
     from scalewright.budget.answer import answer, side_by_side, why_no_run_file
     from scalewright.budget.solve import solve_budget
+    from scalewright.plan.whole_run import Market
     from scalewright.spec.common.files import check_replaceable, write_signed
     from scalewright.spec.presets import load_model_spec
 
@@ -366,8 +352,8 @@ def budget(
     ask = Ask(
         flops=flops, device_hours=device_hours, days=days, money=money, energy=energy, loss=loss, params=params,
         tokens=tokens, model=None if model is None else load_model_spec(model), devices=devices, law_name=law,
-        serve=serve, unique=unique, like=like, vocab=vocab, seq_len=seq_len, price=price, commitment=commitment,
-        currency=currency, goodput=goodput, region=region, pue=pue,
+        serve=serve, unique=unique, like=like, vocab=vocab, seq_len=seq_len, price=price, currency=currency,
+        goodput=goodput, market=Market(prices, commitment, cloud, region), pue=pue,
     )  # fmt: skip
     if clusters and cluster is not None:
         raise UserError("--cluster and --clusters are both given", "budget", "keep one of them")

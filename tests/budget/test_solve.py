@@ -112,6 +112,11 @@ def test_clusters_stand_side_by_side_and_the_cheapest_is_answered(call_cli) -> N
     assert first["cost"] < second["cost"]
     assert answer["plan"]["cluster"] == first["cluster"]
     assert first["cost_per_million_tokens"] == pytest.approx(first["cost"] / 1e4)
+    assert first["rents"]["spot"] < first["rents"]["on_demand"] == pytest.approx(first["cost"])
+    # what it may cost: four years at 80% of the hours, less electricity and a fifth of upkeep
+    hours = 4 * 8766 * 0.8
+    power = first["price"] - 1.2 * first["buy_below"] / hours
+    assert power == pytest.approx(0.08 * first["energy_kwh"] / first["device_hours"], rel=0.02)  # medians of the bands
 
 
 def test_the_run_file_is_one_that_train_takes(tmp_path: Path, call_cli) -> None:

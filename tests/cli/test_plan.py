@@ -198,7 +198,6 @@ WRONG = [
     (["--fix", "schedule=1f1c"], "unknown schedule '1f1c'"),
     (["--fix", "tp=16"], "tp 16"),
     (["--objective", "tiem"], "did you mean 'time'"),
-    (["--objective", "cost"], "needs a price"),
     (["--memory-headroom", "nan"], "headroom is nan"),
     (["--memory-headroom", "1.5"], "headroom is 1.5"),
     (["--memory-headroom", "0.999"], "fits on no layout"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import scalewright as sw
 from scalewright.goodput.facts import read_facts
 from scalewright.goodput.setting import Asked, Run, make_setting
 from scalewright.plan.reliability import usual
@@ -25,7 +26,7 @@ checkpoint: {every: 1000, async: true}
 def test_given_numbers_leave_nothing_usual() -> None:
     setting = make_setting(Asked(512, 5.0, 60.0, rate=1e-5, days=1.0), Run())
     assert (setting.spread, setting.planned_rate, setting.lemon_share, setting.spares) == (0, 0, 0, None)
-    assert setting.found_s + setting.restart_s == 60.0
+    assert (setting.found_s, setting.restart_s) == (0.0, 60.0)
     assert setting.assumed == (f"saves at the best interval, every {setting.best_s:,.0f} s of work",)
 
 
@@ -94,3 +95,19 @@ def test_without_a_cluster_a_run_file_has_no_step_time(tmp_path: Path) -> None:
 def test_impossible_numbers_are_refused_with_the_flag(asked: Asked) -> None:
     with pytest.raises(UserError, match=r"--\w"):
         make_setting(asked, Run())
+
+
+def test_one_run_has_one_goodput_whichever_command_is_asked(tmp_path: Path) -> None:
+    """By its own state, saves and validation: one closed form, and the simulation's median beside it."""
+    path = tmp_path / "run.yaml"
+    path.write_text(RUN)
+    simulated, predicted = sw.goodput(path), sw.predict(sw.read(path), "dgx-h100", explain=False)["total"]
+    assert simulated["closed_form"] == predicted["goodput"]
+    assert predicted["goodput"] == pytest.approx(simulated["goodput"]["p50"], abs=0.01)
+    assert predicted["days"] == pytest.approx(simulated["days"]["p50"], rel=0.01)
+    made = tmp_path / "made.yaml"
+    total = sw.budget(params=8e9, tokens=1e12, cluster="dgx-h100", devices=64, out=made)["total"]
+    assert sw.goodput(made)["closed_form"] == pytest.approx(total["goodput"], rel=1e-9)  # as the step time in the file
+    predicted = sw.predict(sw.read(made), "dgx-h100", explain=False)["total"]
+    assert predicted["goodput"] == pytest.approx(total["goodput"], rel=1e-9)
+    assert predicted["cost"] == pytest.approx(total["cost"]["p50"], rel=1e-6)

@@ -9,7 +9,8 @@ import pytest
 import scalewright as sw
 from scalewright.inference.ask import Wanted, ask
 from scalewright.inference.load import ENDLESS, Load
-from scalewright.inference.search import pareto, search
+from scalewright.inference.search import Found, _ranked, apart_gain, pareto, search
+from scalewright.inference.setup import Shape
 from scalewright.spec.hardware.cluster import load_cluster
 
 PROMISED = {
@@ -69,6 +70,33 @@ def test_the_search_finds_the_cheapest_that_keeps_the_targets():
         assert got["requests_per_s"]["p50"] == pytest.approx(item.requests_per_s, rel=1e-3)
     front = pareto(found)
     assert [item.per_device for item in front] == sorted((item.per_device for item in front), reverse=True)
+
+
+@pytest.mark.parametrize(("gain", "apart"), [(0.05, False), (0.11, True)])
+def test_prefill_goes_apart_only_where_that_gains_more_than_a_tenth(gain, apart):
+    """Of two layouts, all else equal; 3% is as near as layouts with fewer parts may come to others."""
+    both = Found(Shape(4), 0.5, 0.02, 2.0, 1.0)
+    pools = Found(Shape(4, 1, 1, 1, 1, 1), 0.5, 0.02, 2.0, 1.0 + gain)
+    assert _ranked([both, pools])[0] is (pools if apart else both)
+    assert apart_gain([both, pools]) == pytest.approx(gain)
+    assert apart_gain([both]) is None
+    assert _ranked([pools]) == [pools]  # nothing else keeps the targets
+
+
+def test_a_token_s_money_and_energy_have_bands_and_the_market_that_is_asked_for():
+    given = {"concurrency": 8, "explain": False}
+    listed = sw.inference("llama-3.1-8b", "dgx-h100", 1024, 256, **given)
+    one = sw.inference("llama-3.1-8b", "dgx-h100", 1024, 256, cloud="lambda", region="fr", **given)
+    rate, band = one["output_tokens_per_s"], one["cost_per_million"]["output_alone_band"]
+    assert band["p50"] == pytest.approx(3.99 / 3600 / rate["p50"] * 1e6)  # one device
+    assert band["p90"] / band["p50"] == pytest.approx(rate["p50"] / rate["p10"])  # the price itself has no range
+    wide = listed["cost_per_million"]["output_alone_band"]
+    assert wide["p90"] / wide["p50"] > band["p90"] / band["p50"]
+    kwh, kg = one["energy_kwh_per_million_output"], one["co2_kg_per_million_output"]
+    assert kwh["p10"] < kwh["p50"] < kwh["p90"]
+    assert kg["p50"] == pytest.approx(0.044 * kwh["p50"])
+    assert "kg of CO2" in str(one)
+    assert "no cost: no price of h800-sxm is known (--price)" in sw.inference("llama-3.1-8b", "hgx-h800")["assumed"]
 
 
 def test_a_rate_gets_as_many_replicas_as_it_takes():

@@ -8,13 +8,14 @@ import pytest
 
 from scalewright.plan.reliability import (
     FOREVER,
+    Habits,
     best_interval,
     daly_interval,
     failures,
     mtbf_s,
     renewal_goodput,
+    rhythm,
     usual,
-    usual_goodput,
     young_interval,
 )
 
@@ -58,19 +59,30 @@ def test_the_causes_are_llama_3_s() -> None:
 
 def test_the_usual_goodput_is_that_of_llama_3() -> None:
     """More than 90% of the time was effective on 16,384 H100, with a state of 12 bytes for each of 405B."""
-    assert 0.9 < usual_goodput(16384, 405.85e9 * 12) < 0.945
+    assert 0.9 < rhythm(16384, Habits(405.85e9 * 12)).goodput() < 0.945
 
 
 def test_it_falls_with_the_devices_and_stays_above_0() -> None:
-    shares = [usual_goodput(count) for count in (1, 8, 1024, 16384, 10**7)]
+    shares = [rhythm(count).goodput() for count in (1, 8, 1024, 16384, 10**7)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0.999
     assert shares[-1] > 0
 
 
 def test_a_larger_state_costs_more() -> None:
-    assert usual_goodput(1024, 1e12) > usual_goodput(1024, 1e13)
+    assert rhythm(1024, Habits(1e12)).goodput() > rhythm(1024, Habits(1e13)).goodput()
     base = usual()
     assert base.save_s(899e9, 32) == pytest.approx(143, rel=0.6)  # Baidu: shared storage, 32 writers
     assert base.save_s(2.3e12, 384) == pytest.approx(40, rel=0.25)  # BLOOM
     assert base.copy_s(899e9, 32) < base.save_s(899e9, 32) / 10
+
+
+def test_a_run_s_own_numbers_take_the_place_of_usual_ones() -> None:
+    own = Habits(8e12, step_s=10.0, save_every=90, evaluation=0.1)
+    asked = rhythm(1024, own, rate=1e-4, storage=1e11, restart_s=300.0)
+    assert (asked.save_s, asked.written_s, asked.interval_s, asked.restart_s) == (80.0, 80.0, 900.0, 300.0)
+    assert asked.goodput() == pytest.approx(renewal_goodput(990.0, 80.0, 300.0, 3600 / 0.1024) / 1.1)
+    assert asked.best_s % 10.0 == 0
+    assert asked.goodput(asked.best_s) > asked.goodput()
+    later = rhythm(1024, Habits(8e12, asynchronous=True))
+    assert later.save_s < later.written_s <= later.best_s  # the next save waits for this one's writing

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from scalewright.api import predict
+from scalewright.api import plan, predict, read
 from scalewright.spec.errors import UserError
 from scalewright.spec.prices import footprint, price_of
 
@@ -58,3 +60,20 @@ def test_a_device_without_a_price_has_none_and_a_cpu_no_power() -> None:
     assert (total["cost"], total["currency"]) == (None, None)
     assert total["energy_kwh"]["p50"] > 0
     assert "no cost: no price of h800-sxm is known (--price)" in answer["assumed"]
+
+
+def test_a_plan_for_money_takes_the_list_s_price_of_that_cloud() -> None:
+    asked = {"devices": 8, "seq_len": 4096, "global_batch": 64, "objective": "cost", "top": 1, "explain": False}
+    best = plan("llama-3.2-1b", "dgx-h100", cloud="lambda", **asked)["best"][0]
+    assert best["objective_value"] == pytest.approx(3.99 * 8 * best["step_time_s"]["p50"] / 3600)
+    best = plan("llama-3.2-1b", "aws-p5", **asked)["best"][0]
+    assert best["objective_value"] == pytest.approx(6.88 * 8 * best["step_time_s"]["p50"] / 3600)
+    with pytest.raises(UserError, match=r"no price of h800-sxm is known \(price\): give --price"):
+        plan("llama-3.2-1b", "hgx-h800", **asked)
+
+
+def test_a_run_file_s_tokens_are_those_of_the_whole_run(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("model: llama-3.2-1b\ntrain: {tokens: 1e11}\ndata: {train: D, seq_len: 4096}\n")
+    answer = predict(read(tmp_path / "run.yaml"), "dgx-h100", devices=8, explain=False)
+    assert answer["total"]["energy_kwh"]["p50"] > 0
+    assert "tokens 100B (of the run file)" in answer["assumed"]

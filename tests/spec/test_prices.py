@@ -8,7 +8,8 @@ import pytest
 
 from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import UserError
-from scalewright.spec.prices import COMMITMENTS, Band, device_power, footprint, price_of, regions
+from scalewright.spec.hardware.devices import device_names, load_device
+from scalewright.spec.prices import COMMITMENTS, Band, _list, device_power, footprint, price_of, regions
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,17 @@ def test_your_own_list_comes_first_and_alone(tmp_path: Path) -> None:
 def test_what_has_no_price_is_refused_with_what_the_list_has(asked: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         price_of(**asked)
+
+
+def test_devices_without_a_price_are_those_that_no_public_list_has() -> None:
+    """Others are cards that nobody rents out by the hour."""
+    without = {load_device(name).id for name in device_names()} - {row.device for row in _list().prices}
+    assert {"a800-sxm-80", "h800-sxm", "h20-sxm", "trn3", "tpu-v7x"} <= without
+    assert not {"trn1", "trn2", "gaudi2", "gaudi3", "mi300x", "tpu-v4p", "b300-sxm", "l4"} & without
+    assert price_of("trn2").median == pytest.approx(35.76 / 16)
+    for name in without:
+        with pytest.raises(UserError, match=r"--price 2\.50, or your list, --prices FILE"):
+            price_of(name)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scalewright.budget.laws import Law, find_law
 from scalewright.budget.shape import FAMILY, MIXTURE, shape_keys
-from scalewright.plan.whole_run import WholeRun
+from scalewright.plan.whole_run import Market, WholeRun
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 
@@ -53,15 +53,19 @@ class Ask:
     vocab: int | None = None
     seq_len: int = 4096
     price: float | None = None
-    commitment: str = "on_demand"
     currency: str | None = None
     goodput: float | None = None
-    region: str | None = None
+    market: Market = field(default_factory=Market)
     pue: float | None = None
 
     @property
     def law(self) -> Law:
         return find_law(self.law_name)
+
+    @property
+    def paid(self) -> WholeRun:
+        """What its device-hours cost, of any tokens."""
+        return WholeRun(1.0, self.price, self.currency, self.goodput, self.market)
 
     @property
     def amount(self) -> str | None:
@@ -81,7 +85,7 @@ class Ask:
             if value is not None and not (math.isfinite(value) and 0 < value <= most):
                 how = f"give a number above 0 and up to {most:g}, such as {EXAMPLES[key]}"
                 raise UserError(f"{key.replace('_', ' ')} is {value:g}", f"--{key.replace('_', '-')}", how)
-        WholeRun(1.0, self.price, self.currency, self.goodput).check()
+        self.paid.check()
         flags = {key: getattr(self, key) for key in (*AMOUNTS, "days", "params", "model", "tokens")}
         given = [f"--{key.replace('_', '-')}" for key, value in flags.items() if value is not None]
         amounts = [key for key in AMOUNTS if flags[key] is not None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,23 +20,27 @@ import numpy as np
 from scalewright.budget.amounts import Ask, given_keys
 from scalewright.budget.laws import FOLDER, USUAL, Law, find_law, laws, worth_of
 from scalewright.budget.recipe import recipes, usual
-from scalewright.budget.serve import serve
-from scalewright.budget.shape import MIXTURE, size_of
+from scalewright.budget.serve import serve, serve_in_money
+from scalewright.budget.shape import MIXTURE, make_shape, size_of
 from scalewright.budget.solve import Solved, question_of
 from scalewright.budget.solve import sizes as sizes_of
+from scalewright.inference.answer import answer_inference
+from scalewright.inference.ask import Wanted
+from scalewright.inference.ask import ask as ask_serving
 from scalewright.plan.search.run_file import run_file
 from scalewright.plan.whole_run import LEFT_OUT
 from scalewright.spec.base import read_yaml
 from scalewright.spec.common.formatting import commented, count
 from scalewright.spec.errors import UserError
 from scalewright.spec.flops import flops_per_token
-from scalewright.spec.prices import Band, footprint, product
-from scalewright.spec.run import OptimizerSpec, ScheduleSpec, TrainSpec
+from scalewright.spec.prices import COMMITMENTS, Band, buy_below, footprint, price_of, product
+from scalewright.spec.run import CheckpointSpec, OptimizerSpec, ScheduleSpec, TrainSpec
 from scalewright.spec.tensors import count as count_parameters
 
 FLAT = 0.005  # of the loss: sizes within it are as good
 FEW_EPOCHS = 4  # repeats that cost next to nothing (Muennighoff et al. 2023)
 NEIGHBOURS = 5
+INPUT, OUTPUT, TPOT_S, TTFT_S = 1024.0, 256.0, 0.05, 2.0  # a request that is served, and how fast
 MOST_WARMUP = 2000  # steps: Llama 3's is 8,000, DeepSeek's 2,000
 
 
@@ -47,7 +52,7 @@ def answer(solved: Solved, out: Path | None = None, data: str | None = None) -> 
     rows = [_row(solved, other) for other in _shown(ask)]
     bands = _bands(solved)
     takes = takes_of(solved, notes)
-    serving = _serving(solved, notes) if ask.serve is not None else None
+    serving = _serving(solved, takes["total"], notes) if ask.serve is not None else None
     keys: dict[str, Any] = {
         "given": given_keys(ask), "budget": takes["budget"], "model": _model(solved),
         "params": bands[0], "tokens": bands[1], "tokens_per_param": solved.tokens / solved.params,
@@ -216,16 +221,44 @@ def _recipe(solved: Solved, loss: dict[str, Any]) -> dict[str, Any]:
     return {"batch_tokens": batch, "lr": rate, "steps": math.ceil(solved.tokens / batch), "fits": rows}
 
 
-def _serving(solved: Solved, notes: list[str]) -> dict[str, Any]:
+def _serving(solved: Solved, total: dict[str, Any] | None, notes: list[str]) -> dict[str, Any]:
     law = solved.law if solved.law.form == "parametric" else find_law(USUAL)
     if law is not solved.law:
         notes.append(f"serving by {law.name}: {solved.law.name} has no loss of a size and its tokens")
     params, tokens = _question(solved, law)
     if solved.place is not None or law is not solved.law:
         params, tokens = size_of(solved.model, law.counts), solved.tokens
-    keys = serve(law, params, tokens, solved.ask.serve or 0.0)
-    notes.append("a FLOP of serving costs as much as one of training")
-    return keys
+    served = solved.ask.serve or 0.0
+    keys = serve(law, params, tokens, served)
+    notes.append("serving in FLOPs: each costs as much as one of training")
+    if total is None or total["cost"] is None:
+        return keys | {"money": None}
+    training = Band(*(total["cost"][key] for key in ("p10", "p50", "p90")))
+    money = serve_in_money(law, params, tokens, served, training, lambda size: _million(solved, law, size))
+    if money is None:
+        notes.append(f"no price of serving on {solved.place.name if solved.place else 'no cluster'}")
+    else:
+        words = f"{INPUT:g} tokens in and {OUTPUT:g} out a request, within {TPOT_S:g} s a token and {TTFT_S:g} s to the"
+        notes.append(f"serving in money: {words} first, the cheapest layout of vLLM in 16 bits")
+    return keys | {"money": money}
+
+
+def _million(solved: Solved, law: Law, params: float) -> Band | None:
+    """What a million tokens, in and out, cost where a model of this size is served; None where it can't be."""
+    ask, place = solved.ask, solved.place
+    if place is None:
+        return None
+    if params == size_of(solved.model, law.counts):
+        model = solved.model
+    else:
+        model = make_shape(params, law.counts, ask.like, solved.model.vocab_size)
+    try:
+        question, load = ask_serving(model, place, Wanted(INPUT, OUTPUT, ttft_s=TTFT_S, tpot_s=TPOT_S), searched=True)
+        cost = answer_inference(question, load, ask.paid, True, None, False)["cost_per_million"]
+    except (UserError, KeyError):
+        return None
+    alone = cost["output_alone_band"]
+    return Band(*(cost["all"] * alone[key] / alone["p50"] for key in ("p10", "p50", "p90")))
 
 
 def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
@@ -245,7 +278,7 @@ def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
     prediction = best.prediction
     early, late = (seconds / prediction.step_time_s for seconds in prediction.band_s)
     spread = Band(hours * early, hours, hours * late)
-    print_ = footprint(spread, solved.place, ask.region, ask.pue)
+    print_ = footprint(spread, solved.place, ask.market.region, ask.pue)
     price = solved.price
     cost = None if price is None else hours * price[1]
     total: dict[str, Any] = {
@@ -268,7 +301,9 @@ def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
     }  # fmt: skip
     assumed = [*question_of(solved)[1], *print_.assumed]
     if ask.goodput is None:
-        assumed.append(f"goodput {100 * solved.goodput:.4g}% (failures as in Llama 3's run)")
+        assumed.append(
+            f"goodput {100 * solved.goodput:.4g}% (failures as in Llama 3's run, saves at their best interval)"
+        )
     return {
         "budget": budget,
         "mfu": facts["mfu"],
@@ -290,13 +325,25 @@ def side_by_side(all_solved: Sequence[Solved]) -> list[dict[str, Any]]:
             "params": count_parameters(solved.model).total, "tokens": solved.tokens,
             **{key: value for key, value in budget.items() if key != "model_flops"},
             "total": total, "cost_per_million_tokens": None if budget["cost"] is None else budget["cost"] / million,
-            "energy_per_million_tokens": budget["energy_kwh"] / million,
+            "energy_per_million_tokens": budget["energy_kwh"] / million, **_markets(solved, budget["device_hours"]),
         })  # fmt: skip
     for_a_flop = [math.inf if row["cost"] is None else row["cost"] / row["flops"] for row in rows]
     ranked = sorted(range(len(rows)), key=lambda at: (for_a_flop[at], rows[at]["days"]))
     for order, at in enumerate(ranked):
         rows[at]["order"] = order + 1
     return rows
+
+
+def _markets(solved: Solved, hours: float) -> dict[str, Any]:
+    """The run's cost by each commitment that the list has, the price below which buying pays, and that of serving."""
+    asked, place = solved.ask.market, solved.place
+    rents: dict[str, float] = {}
+    for commitment in COMMITMENTS:
+        with suppress(UserError):
+            rents[commitment] = hours * price_of(place or "", commitment, asked.cloud, asked.prices).median
+    buy = None if solved.price is None or place is None else buy_below(solved.price[1], place)
+    served = _million(solved, solved.law, solved.params) if solved.ask.serve is not None else None
+    return {"rents": rents, "buy_below": buy, "serve_per_million": served.dump() if served else None}
 
 
 @lru_cache(maxsize=1)
@@ -321,10 +368,11 @@ def run_text(solved: Solved, data: str | None = None) -> str | None:
         return None
     question, batch = solved.plan.question, solved.plan.goal.global_batch * solved.ask.seq_len
     rate = usual(recipes(solved.params, size_of(solved.model, "non-embedding"), solved.tokens, None))[1]
-    warmup = int(min(MOST_WARMUP, max(1, solved.tokens / batch // 50)))
+    warmup, saves = int(min(MOST_WARMUP, max(1, solved.tokens / batch // 50))), solved.rhythm
     decided = {
         "optimizer": OptimizerSpec(lr=float(f"{rate:.3g}")), "lr_schedule": ScheduleSpec(warmup_steps=warmup),
         "train": TrainSpec(tokens=float(f"{solved.tokens:.6g}")),
+        "checkpoint": CheckpointSpec(every=max(1, round(saves.best_s / solved.plan.best[0].prediction.step_time_s))),
     }  # fmt: skip
     text = run_file(replace(solved.plan, question=replace(question, run=question.run.model_copy(update=decided))), data)
     if text is None:

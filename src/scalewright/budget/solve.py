@@ -21,15 +21,16 @@ from scalewright.budget.laws import Law, solve, tokens_for_loss
 from scalewright.budget.recipe import recipes, usual
 from scalewright.budget.shape import GIVEN, NEAR, make_shape, size_of
 from scalewright.plan.ask import ask as ask_plan
-from scalewright.plan.reliability import usual_goodput
+from scalewright.plan.reliability import Rhythm, rhythm
 from scalewright.plan.search.choices import Plan
 from scalewright.plan.search.objective import Goal
 from scalewright.plan.search.search import search
+from scalewright.plan.whole_run import USUAL_CURRENCY, habits_of
 from scalewright.spec.common.formatting import count
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.prices import footprint, price_of
+from scalewright.spec.prices import footprint
 from scalewright.spec.question import Question
 
 FIRST_MFU = 0.4
@@ -74,6 +75,13 @@ class Solved:
         return self.plan.best[0].prediction.tokens_per_s * self.goodput
 
     @property
+    def rhythm(self) -> Rhythm:
+        """Of the planned run's saves and stops."""
+        assert self.plan is not None
+        step = self.plan.best[0].prediction.step_time_s
+        return rhythm(self.devices or 1, replace(habits_of(self.plan.question), step_s=step))
+
+    @property
     def device_hours(self) -> float:
         assert self.devices is not None
         return self.tokens / self.rate * self.devices / 3600
@@ -110,7 +118,7 @@ def _on_devices(
     ask = start.ask
     assert start.place is not None
     start.place.check_devices(devices)
-    goodput = usual_goodput(devices) if ask.goodput is None else ask.goodput
+    goodput = rhythm(devices).goodput() if ask.goodput is None else ask.goodput
     if hours is None and ask.amount == "days":
         hours = (ask.days or 0.0) * 24 * devices
     return _planned(replace(start, devices=devices, goodput=goodput, notes=[*start.notes]), flops, hours, rate, tell)
@@ -191,6 +199,7 @@ def _planned(
             shrunk, most = shrunk or made.params, made.params * SHRINK
             continue
         last, start = start, replace(start, model=made.model, tokens=made.tokens, plan=plan)
+        start.goodput = start.rhythm.goodput() if ask.goodput is None else ask.goodput
         plans += 1
         rate = law.k * start.params * plan.best[0].prediction.tokens_per_s / devices
         if hours is None or plans == MOST_PLANS or (last.plan and abs(last.params / start.params - 1) < NEAR):
@@ -240,18 +249,14 @@ def _peak(place: ClusterSpec) -> float:
 
 def _price(ask: Ask, place: ClusterSpec, notes: list[str]) -> tuple[tuple[float, float, float] | None, str]:
     """The range of a device-hour's price and its currency: as given, the cluster's own, or the list's."""
-    own = ask.price if ask.price is not None else place.price_per_device_hour
-    currency = (ask.currency or "USD").upper()
-    if own is not None:
-        return (own, own, own), currency
-    try:
-        listed = price_of(place, ask.commitment)
-    except UserError:
-        if ask.money is not None:
-            raise
+    paid, currency = ask.paid.on(place, priced=ask.money is not None), (ask.currency or USUAL_CURRENCY).upper()
+    if paid.price is not None:
+        return (paid.price,) * 3, currency
+    if paid.listed is None:
+        notes.append(f"no cost: no price of {place.device.id} is known (--price)")
         return None, currency
-    notes.append(f"price: {listed.words}")
-    return (listed.low, listed.median, listed.high), listed.currency
+    notes.append(f"price: {paid.listed.words}")
+    return (paid.listed.low, paid.listed.median, paid.listed.high), paid.listed.currency
 
 
 def _device_hours(ask: Ask, start: Solved) -> float | None:
@@ -264,7 +269,7 @@ def _device_hours(ask: Ask, start: Solved) -> float | None:
             raise UserError("the price is 0", "--price", "give what one device costs an hour: money buys no time at 0")
         return ask.money / start.price[1]
     if ask.energy is not None and start.place is not None:
-        return ask.energy / footprint(1.0, start.place, ask.region, ask.pue).energy_kwh.median
+        return ask.energy / footprint(1.0, start.place, ask.market.region, ask.pue).energy_kwh.median
     return None
 
 

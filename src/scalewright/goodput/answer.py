@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.goodput.ledger import Ledger
-from scalewright.goodput.setting import Asked, Run, Setting, make_setting
+from scalewright.goodput.setting import Asked, Run, make_setting
 from scalewright.goodput.simulate import simulate
-from scalewright.plan.reliability import daly_interval, renewal_goodput, young_interval
+from scalewright.plan.reliability import daly_interval, young_interval
 from scalewright.spec.errors import UserError
 from scalewright.spec.prices import Band, Footprint, Named, footprint, product
 
@@ -58,20 +58,20 @@ def answer(
     return {
         "devices": setting.devices,
         "goodput": _band(found.goodput).dump(),
-        "closed_form": _renewal(setting, setting.interval_s),
+        "closed_form": setting.goodput(),
         "interval_s": setting.interval_s,
         "best_interval_s": setting.best_s,
         "best_interval_steps": round(setting.best_s / run.step_s) if run.step_s else None,
         "young_daly_interval_s": young_interval(setting.save_s, setting.mtbf_s),
         "daly_interval_s": daly_interval(setting.save_s, setting.mtbf_s),
         "intervals": [
-            {"interval_s": change * setting.best_s, "goodput": _renewal(setting, change * setting.best_s)}
+            {"interval_s": change * setting.best_s, "goodput": setting.goodput(change * setting.best_s)}
             for change in CHANGES
         ],
         "state_bytes": setting.state_bytes,
         "save_s": setting.save_s,
         "written_s": setting.written_s,
-        "restart_s": setting.found_s + setting.restart_s,
+        "restart_s": setting.restart_s,
         "failures": float(np.median(found.stops)),
         "mtbf_h": setting.mtbf_s / 3600,
         "failures_per_device_hour": setting.rate,
@@ -89,13 +89,6 @@ def answer(
         "trials": trials,
         "assumed": [*setting.assumed, *paid.notes, *(power.assumed if power else ())],
     }
-
-
-def _renewal(setting: Setting, interval_s: float) -> float:
-    """The closed form at an interval: stops at random, no spares awaited, none planned."""
-    restart = setting.found_s + setting.restart_s
-    share = renewal_goodput(interval_s * (1 + setting.evaluation), setting.save_s, restart, setting.mtbf_s)
-    return share / (1 + setting.evaluation)
 
 
 def _band(values: NDArray[np.float64]) -> Band:

@@ -14,17 +14,15 @@ from scalewright.goodput.answer import Paid
 from scalewright.goodput.ledger import Ledger, read_ledger
 from scalewright.goodput.setting import Run
 from scalewright.plan.predict import price
-from scalewright.plan.whole_run import USUAL_CURRENCY, WEIGHT_BYTES, Market, WholeRun
+from scalewright.plan.whole_run import USUAL_CURRENCY, Market, WholeRun, habits_of
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import LOCAL, ClusterSpec, load_cluster
 from scalewright.spec.prices import Band
 from scalewright.spec.question import Question
-from scalewright.spec.run import PythonRef, RunSpec, load_run
-from scalewright.spec.tensors import count
+from scalewright.spec.run import RunSpec, load_run
 
 MOST_PARAMS = 1e15
 STATE_BYTES = 12.0  # of a parameter: weights in fp32 and AdamW's two states
-FORWARD = 1 / 3  # of a step: what a batch of validation takes
 
 
 @dataclass(frozen=True)
@@ -91,21 +89,14 @@ def _folder(path: Path, place: ClusterSpec | None) -> Facts:
 
 def _of_file(run: RunSpec, place: ClusterSpec | None, source: str) -> Facts:
     """What a run file has of itself."""
-    notes = []
-    state = None
-    if not isinstance(run.model, PythonRef):
-        each = 8.0 if isinstance(run.optimizer, PythonRef) else run.optimizer.record.each
-        state = count(Question(run).model).total * (WEIGHT_BYTES + each)
-    tokens, steps = run.train.tokens, run.train.steps
+    habits, tokens, steps = habits_of(Question(run, source=source)), run.train.tokens, run.train.steps
     if steps is None and tokens is not None:
         steps = ceil(tokens / (run.layout.global_batch * run.seq_len))
-    evaluation = 0.0
-    if run.train.valid_every:
-        evaluation = run.train.valid_batches * FORWARD / run.train.valid_every
-        notes.append(f"a batch of validation takes a third of a step: {evaluation:.2%} of the work")
+    notes = []
+    if habits.evaluation:
+        notes.append(f"a batch of validation takes a third of a step: {habits.evaluation:.2%} of the work")
     known = Run(
-        devices=run.layout.devices, per_node=place.devices_per_node if place else 8, state_bytes=state,
-        asynchronous=run.checkpoint.async_, steps=steps, save_every=run.checkpoint.every, evaluation=evaluation,
+        **vars(habits), devices=run.layout.devices, per_node=place.devices_per_node if place else 8, steps=steps,
         source=source,
     )  # fmt: skip
     return Facts(known, place, notes=tuple(notes))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, exp, isfinite, lgamma, log
 from typing import Any
 
-from scalewright.plan.reliability import FOREVER, Usual, best_interval, failures, mtbf_s, usual
+from scalewright.plan.reliability import FOREVER, Habits, Rhythm, Usual, failures, rhythm, usual
 from scalewright.spec.common.formatting import counted, short_time
 from scalewright.spec.errors import UserError
 
@@ -72,55 +72,43 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Habits):
     """What is known of the run itself; None: not."""
 
     devices: int | None = None
     per_node: int = 8
-    state_bytes: float | None = None  # of weights and optimizer
-    asynchronous: bool = False
-    step_s: float | None = None
     steps: int | None = None
-    save_every: int = 0  # steps; 0: not set
-    evaluation: float = 0.0  # seconds of it for each second of work
-    save_s: float | None = None  # as measured in its folder
     source: str = ""
 
 
-@dataclass(frozen=True)
-class Setting:
+@dataclass(frozen=True, kw_only=True)
+class Setting(Rhythm):
     """All numbers of a simulation; seconds, rates per second of the whole job."""
 
     devices: int
     nodes: int
     work_s: float
-    interval_s: float
-    save_s: float
-    restart_s: float  # without what finds a stop
     rate: float  # stops per device and hour
     causes: tuple[Cause, ...]
     spread: float = 0.0  # of the rate's logarithm over runs: nobody gave it
     planned_rate: float = 0.0
     planned_s: float = 0.0
-    evaluation: float = 0.0
     spares: int | None = None  # nodes; None: none is ever awaited
     lemon_nodes: float = 0.0
     lemon_share: float = 0.0  # of stops
     strikes: float = 3.0
-    best_s: float = 0.0  # the best interval of work between saves
     state_bytes: float = 0.0  # of a save
-    written_s: float = 0.0  # until a save is on storage, or read from it
     assumed: tuple[str, ...] = field(default=())
-
-    @property
-    def mtbf_s(self) -> float:
-        """Mean seconds between stops that weren't planned."""
-        return mtbf_s(self.devices, self.rate)
 
     @property
     def found_s(self) -> float:
         """Mean seconds until a stop is found."""
         return sum(cause.share * cause.found_s for cause in self.causes)
+
+    @property
+    def start_s(self) -> float:
+        """Seconds of a restart after that."""
+        return self.restart_s - self.found_s
 
     @property
     def best_spares(self) -> int:
@@ -149,27 +137,23 @@ def make_setting(asked: Asked, run: Run) -> Setting:
         usual(),
         [] if asked.devices is None or not run.source else [f"devices {devices} in place of the run's"],
     )
-    save, written = _save(asked, run, devices, base, notes)
-    rate = base.rate if asked.rate is None else asked.rate
-    causes, restart = _stops(asked, base, written, notes)
-    between = mtbf_s(devices, rate)
-    best = max(best_interval(save, between), run.step_s or 1.0, written if run.asynchronous else 0.0)
-    if run.step_s:
-        best = run.step_s * max(1, round(best / run.step_s))
-    interval = asked.interval_s
-    if interval is None and run.save_every and run.step_s:
-        interval = run.save_every * run.step_s
-    if interval is None:
-        notes.append(f"saves at the best interval, every {short_time(best)} of work")
+    own = rhythm(
+        devices, run, rate=asked.rate, save_s=asked.save_s, storage=asked.storage, restart_s=asked.restart_s,
+        detect_s=asked.detect_s, interval_s=asked.interval_s,
+    )  # fmt: skip
+    _name_saves(asked, run, base, notes)
+    causes = _causes(asked, base, own.written_s, notes)
+    if own.interval_s == own.best_s and asked.interval_s is None:
+        notes.append(f"saves at the best interval, every {short_time(own.best_s)} of work")
     days = asked.days
     if days is None and not (run.steps and run.step_s):
         days = USUAL_DAYS
         notes.append(f"{USUAL_DAYS:g} days of work (--days, or a run file with a cluster)")
-    work = days * 86400 if days is not None else float(run.steps or 0) * float(run.step_s or 0)
     setting = Setting(
-        devices=devices, nodes=ceil(devices / run.per_node), work_s=work, interval_s=interval or best, save_s=save,
-        restart_s=restart, rate=rate, causes=causes, evaluation=run.evaluation, spares=asked.spares, best_s=best,
-        state_bytes=base.device_bytes * devices if run.state_bytes is None else run.state_bytes, written_s=written,
+        **vars(own), devices=devices, nodes=ceil(devices / run.per_node), causes=causes, spares=asked.spares,
+        work_s=days * 86400 if days is not None else float(run.steps or 0) * float(run.step_s or 0),
+        rate=base.rate if asked.rate is None else asked.rate,
+        state_bytes=base.device_bytes * devices if run.state_bytes is None else run.state_bytes,
     )  # fmt: skip
     if asked.rate is None:
         setting = replace(setting, **_usual_stops(base, notes))
@@ -181,35 +165,28 @@ def make_setting(asked: Asked, run: Run) -> Setting:
     return replace(setting, assumed=tuple(notes))
 
 
-def _save(asked: Asked, run: Run, devices: int, base: Usual, notes: list[str]) -> tuple[float, float]:
-    """Seconds that a save stops the run, and those until it is written (or read)."""
-    state = run.state_bytes
-    if state is None:
-        state = base.device_bytes * devices
-        if asked.save_s is None and run.save_s is None:
-            notes.append(f"a state of {base.device_bytes / 1e9:g} GB a device")
-    if asked.storage is not None:
-        written = state / asked.storage
-    else:
-        written = base.save_s(state, devices)
-        if asked.save_s is None and run.save_s is None:
-            notes.append(f"storage that takes {base.device_rate / 1e9:g} GB/s from each device (--storage-bytes-per-s)")
-    if asked.save_s is not None:
-        return asked.save_s, asked.save_s if run.state_bytes is None and asked.storage is None else written
-    if run.save_s is not None:
-        return run.save_s, max(run.save_s, written)
-    return (base.copy_s(state, devices) if run.asynchronous else written), written
+def _name_saves(asked: Asked, run: Run, base: Usual, notes: list[str]) -> None:
+    """What of a save's seconds nobody gave."""
+    if asked.save_s is not None or run.save_s is not None:
+        return
+    if run.state_bytes is None:
+        notes.append(f"a state of {base.device_bytes / 1e9:g} GB a device")
+    if asked.storage is None:
+        notes.append(f"storage that takes {base.device_rate / 1e9:g} GB/s from each device (--storage-bytes-per-s)")
 
 
-def _stops(asked: Asked, base: Usual, written: float, notes: list[str]) -> tuple[tuple[Cause, ...], float]:
-    """Causes with what finds them and what is away, and the seconds of a restart with the state's reading."""
-    data = failures()
+def _causes(asked: Asked, base: Usual, written: float, notes: list[str]) -> tuple[Cause, ...]:
+    """Causes with what finds them and what is away; where the whole of a restart is given, nothing is searched for."""
+    data, given = failures(), asked.restart_s is not None
     total = sum(cause["count"] for cause in data["causes"].values())
     seconds = {
         table: {name: float(row["value"]) for name, row in data[table].items()} for table in ("found_s", "away_s")
     }
-    given = asked.restart_s is not None
-    causes = tuple(
+    if asked.detect_s is None and not given:
+        notes.append(f"a stop is found after {base.found_s:.0f} s on average: 60 s, or 600 s where it hangs")
+    if not given:
+        notes.append(f"a restart takes {base.restart_s:g} s and {short_time(written)} to read the state")
+    return tuple(
         Cause(
             name, cause["count"] / total,
             asked.detect_s if asked.detect_s is not None else 0.0 if given else seconds["found_s"][cause["found"]],
@@ -217,12 +194,6 @@ def _stops(asked: Asked, base: Usual, written: float, notes: list[str]) -> tuple
         )
         for name, cause in data["causes"].items()
     )  # fmt: skip
-    if asked.restart_s is not None:
-        return causes, asked.restart_s
-    if asked.detect_s is None:
-        notes.append(f"a stop is found after {base.found_s:.0f} s on average: 60 s, or 600 s where it hangs")
-    notes.append(f"a restart takes {base.restart_s:g} s and {short_time(written)} to read the state")
-    return causes, base.restart_s + written
 
 
 def _usual_stops(base: Usual, notes: list[str]) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class _Runs:
         self.part[at] = 0.0
         self.stops[at] += 1
         cause = np.minimum(np.searchsorted(self.until, self.random.random(len(at))), len(self.until) - 1)
-        self.ahead[:, at] = self.found_s[cause], self._await(at, self.away_s[cause]), np.full(len(at), s.restart_s)
+        self.ahead[:, at] = self.found_s[cause], self._await(at, self.away_s[cause]), np.full(len(at), s.start_s)
 
     def _await(self, at: NDArray[np.intp], away: Numbers) -> Numbers:
         """Seconds until a node is there in place of one that is away; spares change places with it."""

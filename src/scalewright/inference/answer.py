@@ -1,8 +1,4 @@
-"""The answer: memory, latency, throughput, money and energy of one layout under one load, as the keys of `--json`.
-
-cost of a million tokens    price x devices x seconds of their prefills, or of their steps      input, output
-                            price x devices x hours / all output tokens                         output_alone
-"""
+"""The answer: memory, latency, throughput, money and energy of one layout under one load: keys of `--json`."""
 
 from __future__ import annotations
 
@@ -18,15 +14,16 @@ from scalewright.inference.counts import counts
 from scalewright.inference.evidence import nearest
 from scalewright.inference.layouts import loads
 from scalewright.inference.load import ENDLESS, Load, Served, Times
-from scalewright.inference.search import pareto, search
+from scalewright.inference.money import money
+from scalewright.inference.search import apart_gain, pareto, search
+from scalewright.inference.server import server
 from scalewright.inference.setup import HALF, Columns, Question, table
 from scalewright.inference.spread import WAITING, band, sigmas
+from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.errors import UserError
-from scalewright.spec.prices import footprint, price_of
 
 GIB = 2.0**30
-MOST_PRICE, SHOWN = 1e6, 5
-MILLION = 1e6
+SHOWN = 5
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # concurrency of a replica
 WORDS = {
     "weights": "reading and multiplying by the weights", "kv_cache": "reading the KV cache",
@@ -36,17 +33,16 @@ WORDS = {
 
 
 def answer_inference(
-    q: Question, asked: Load, price: float | None, searched: bool, devices: int | None, explain: bool
+    q: Question, asked: Load, paid: WholeRun, searched: bool, devices: int | None, explain: bool
 ) -> dict[str, Any]:
     """The keys of `scalewright inference --json`, of the layout as it is or of the cheapest one."""
-    if price is not None and not (math.isfinite(price) and 0 <= price <= MOST_PRICE):
-        raise UserError(f"price is {price:g}", "--price", "give what one device costs an hour, such as 2.5")
+    paid.check()
     if not searched:
         if devices is not None:
             raise UserError(
                 "devices is given without a search", "--devices", "add --search, or write --layout devices=8"
             )
-        return answer(q, asked, price, explain)
+        return answer(q, asked, paid, explain)
     found, priced = search(q, asked, devices)
     best = replace(q, shape=found[0].shape)
     limited = math.isfinite(asked.tpot) or math.isfinite(asked.ttft)
@@ -55,16 +51,16 @@ def answer_inference(
         if asked.kind != "closed" or asked.number < ENDLESS
         else replace(asked, kind="target" if limited else "closed")
     )
-    keys = answer(best, kept, price, explain)
+    keys = answer(best, kept, paid, explain)
     hourly = keys.get("cost_per_million", {}).get("price_per_device_hour")
     keys["search"] = {
         "evaluated": priced, "feasible": len(found), "best": [item.dump(q, hourly) for item in found[:SHOWN]],
-        "pareto": [item.dump(q, hourly) for item in pareto(found)],
+        "pareto": [item.dump(q, hourly) for item in pareto(found)], "prefill_apart_gain": apart_gain(found),
     }  # fmt: skip
     return keys
 
 
-def answer(q: Question, asked: Load, price: float | None = None, explain: bool = True) -> dict[str, Any]:
+def answer(q: Question, asked: Load, paid: WholeRun, explain: bool = True) -> dict[str, Any]:
     """The keys of one layout under a load."""
     t, c = table([q]), constants()
     served = load.serve(t, c, loads([asked], [q.shape]))
@@ -94,12 +90,13 @@ def answer(q: Question, asked: Load, price: float | None = None, explain: bool =
         keys["output_tokens_per_s_per_device"] = keys["total_tokens_per_s"] = None
     assumed = list(q.assumed)
     if fits:
-        keys.update(_money(q, requests, out, total, parts, price, assumed))
+        keys.update(money(q, keys["requests_per_s"], parts, paid, assumed))
     if q.speculation.tokens and fits:
         keys["speculation"] = _speculation(q, asked, out)
     if explain:
         keys["curve"] = curve(q) if fits else []
         keys["evidence"] = {"nearest": nearest(q, asked, c)}
+    keys["server"] = server(q, t)
     keys["assumed"] = assumed
     return keys
 
@@ -162,48 +159,16 @@ def _meets(asked: Load, served: Served) -> bool | None:
     return bool(ok and not served.overloaded[0])
 
 
-def _money(
-    q: Question, requests: float, out: float, total: float, parts: dict[str, float], price: float | None,
-    assumed: list[str],
-) -> dict[str, Any]:  # fmt: skip
-    """USD and kWh of a million tokens, of devices that are rented all the time."""
-    span = None
-    if price is None and q.cluster.price_per_device_hour is not None:
-        price = q.cluster.price_per_device_hour
-    if price is None:
-        try:
-            listed = price_of(q.cluster)
-            price, span = listed.median, (listed.low / listed.median, listed.high / listed.median)
-            assumed.append(f"price {listed.words}")
-        except UserError:
-            assumed.append("no price: give --price")
-    keys: dict[str, Any] = {}
-    devices = q.shape.total
-    if price is not None:
-        hourly, apart = price * devices / 3600, q.shape.prefill / (q.shape.prefill + q.shape.replicas)
-        prefill = apart if q.shape.prefill else parts["prefill"]
-        entering = requests * q.input_len
-        keys["cost_per_million"] = {
-            "input": hourly * prefill / entering * MILLION if entering else None,
-            "output": hourly * (1 - prefill) / out * MILLION, "output_alone": hourly / out * MILLION,
-            "all": hourly / total * MILLION, "currency": "USD", "price_per_device_hour": price,
-        }  # fmt: skip
-        if span:
-            keys["cost_per_million"]["range"] = {"low": span[0], "high": span[1]}
-    used = footprint(devices / 3600 / out * MILLION, q.cluster)
-    keys["energy_kwh_per_million_output"] = used.energy_kwh.dump()
-    keys["co2_kg_per_million_output"] = used.co2_kg.dump()
-    assumed += used.assumed[:1]
-    return keys
-
-
 def _speculation(q: Question, asked: Load, out: float) -> dict[str, float]:
     """What guessing gains, which may be less than 1."""
     plain = replace(q, speculation=type(q.speculation)())
     t = table([plain])
     served = load.serve(t, constants(), loads([asked], [q.shape]))
     base = float(served.requests_per_s[0]) * q.shape.units * q.output_len
-    return {"guessed": q.speculation.tokens, "accepted": q.speculation.accepted, "speed_up": out / base}
+    return {
+        "guessed": q.speculation.tokens, "accepted": q.speculation.accepted, "cost": q.speculation.cost,
+        "speed_up": out / base,
+    }  # fmt: skip
 
 
 def curve(q: Question) -> list[dict[str, float]]:

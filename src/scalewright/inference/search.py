@@ -23,6 +23,7 @@ from scalewright.spec.errors import UserError
 SPLITS = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1))  # prefill : decode replicas
 MOST = 4096  # devices of an answer
 CLOSE = 0.03  # within it the layout with fewer parts wins
+APART = 0.10  # what a separate prefill pool must gain: less is inside the band, and two pools have to be balanced
 
 
 @dataclass(frozen=True)
@@ -113,16 +114,27 @@ def _whole(q: Question, asked: Load, unit: Shape, served: load.Served, at: int, 
 
 
 def _ranked(found: list[Found]) -> list[Found]:
-    """Cheapest first; of those within 3% the one with fewer parts, then the faster one."""
-    best = max(item.per_device for item in found)
+    """Cheapest first; of those within 3% the one with fewer parts, then the faster one.
+
+    Layouts that prefill apart come last where the best of them gains 10% or less over the best without.
+    """
+    gain = apart_gain(found)
+    alone = gain is not None and gain <= APART
+    best = max(item.per_device for item in found if not (alone and item.shape.prefill))
 
     def rank(item: Found) -> tuple[float, ...]:
         shape = item.shape
         steps = math.floor(math.log(best / item.per_device) / CLOSE + 1e-9)
         parts = (shape.prefill > 0) + (shape.pp > 1) + (shape.attention_dp > 1) + (shape.ep > 1)
-        return steps, parts, item.tpot_s
+        return alone and shape.prefill > 0, steps, parts, item.tpot_s
 
     return sorted(found, key=rank)
+
+
+def apart_gain(found: list[Found]) -> float | None:
+    """What the best layout that prefills apart gains over the best that doesn't; None where one is missing."""
+    pools = {apart: [item.per_device for item in found if (item.shape.prefill > 0) is apart] for apart in (True, False)}
+    return max(pools[True]) / max(pools[False]) - 1 if pools[True] and pools[False] else None
 
 
 def _why(q: Question, asked: Load, served: load.Served, shapes: list[Shape]) -> tuple[str, str, str]:

@@ -139,7 +139,7 @@ def answers(
     made = []
     for prediction, why in zip(predictions, reasons(predictions) if explain else repeat(None), strict=False):
         request = prediction.request
-        notes = [*assumed, *request.assumed, *(priced.assumed(request) if priced else [])]
+        notes = [*assumed, *request.assumed, *(priced.assumed(prediction) if priced else [])]
         made.append(PredictionAnswer(prediction, notes, why, priced.total(prediction) if priced else None, unread))
     return made
 

@@ -8,7 +8,11 @@
     Daly      t = sqrt(2 d M) (1 + sqrt(d/2M)/3 + d/18M) - d
 
 `1 - d/t - t/2M - R/M` is the same to first order, and falls below 0 once M comes near R: it isn't used.
-`goodput/` simulates what these leave out: causes, lemon nodes, spares, planned stops.
+
+    Habits of a run (state, saves, validation) ──rhythm()──► Rhythm: M, d, R, t ──► its goodput
+
+`predict`, `plan`, `budget` and `goodput` have their closed form from there; `goodput/` simulates what it leaves out:
+causes, lemon nodes, spares, rates that differ between runs.
 """
 
 from __future__ import annotations
@@ -109,15 +113,67 @@ def usual() -> Usual:
     )  # fmt: skip
 
 
-def usual_goodput(devices: int, state_bytes: float | None = None) -> float:
-    """The share of the time that a run on these devices trains: usual rates, saves at the best interval.
+@dataclass(frozen=True)
+class Habits:
+    """What is known of how a run saves and validates; None: not known."""
 
-    `state_bytes`: of weights and optimizer together; None: 2 GB a device.
+    state_bytes: float | None = None  # of weights and optimizer
+    asynchronous: bool = False
+    step_s: float | None = None
+    save_every: int = 0  # steps; 0: at the best interval
+    evaluation: float = 0.0  # seconds of it for each second of work
+    save_s: float | None = None  # as measured
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """Saves and stops of a run on its devices, in seconds; `planned`: of planned stops, in a second of work."""
+
+    mtbf_s: float
+    interval_s: float  # of work between saves
+    best_s: float  # the best such interval
+    save_s: float  # that a save stops the run
+    written_s: float  # until it is on storage, or read from it
+    restart_s: float  # from a stop to work again
+    evaluation: float = 0.0
+    planned: float = 0.0
+
+    def goodput(self, interval_s: float | None = None) -> float:
+        """The share of the time that trains, in closed form: stops at random, no node awaited."""
+        stretch = 1 + self.evaluation
+        work = (self.interval_s if interval_s is None else interval_s) * stretch
+        share = renewal_goodput(work, self.save_s, self.restart_s, self.mtbf_s) / stretch
+        return share / (1 + share * self.planned)
+
+
+def rhythm(
+    devices: int, habits: Habits = Habits(), *, rate: float | None = None, save_s: float | None = None,
+    storage: float | None = None, restart_s: float | None = None, detect_s: float | None = None,
+    interval_s: float | None = None,
+) -> Rhythm:  # fmt: skip
+    """A run's own numbers where they are known, usual ones else.
+
+    `rate`: all stops per device and hour; `storage`: bytes/s of all devices together; `restart_s`: all of a restart.
     """
     base = usual()
-    save = base.save_s(base.device_bytes * devices if state_bytes is None else state_bytes, devices)
-    between = mtbf_s(devices, base.rate)
-    # a state too small to matter is still saved every second at most
-    interval = max(best_interval(save, between), 1.0)
-    share = renewal_goodput(interval, save, base.found_s + base.restart_s + save, between)
-    return share / (1 + share * devices * base.planned_rate * base.planned_s / 3600)
+    state = base.device_bytes * devices if habits.state_bytes is None else habits.state_bytes
+    written = base.save_s(state, devices) if storage is None else state / storage
+    stall = base.copy_s(state, devices) if habits.asynchronous else written
+    if save_s is not None:
+        stall, written = save_s, save_s if habits.state_bytes is None and storage is None else written
+    elif habits.save_s is not None:
+        stall, written = habits.save_s, max(habits.save_s, written)
+    between = mtbf_s(devices, base.rate if rate is None else rate)
+    # a state too small to matter is still saved every second, or step, at most
+    best = max(best_interval(stall, between), habits.step_s or 1.0, written if habits.asynchronous else 0.0)
+    interval = interval_s
+    if habits.step_s:
+        best = habits.step_s * max(1, round(best / habits.step_s))
+        if interval is None and habits.save_every:
+            interval = habits.save_every * habits.step_s
+    if restart_s is None:
+        seconds = base.found_s + base.restart_s + written if detect_s is None else detect_s + base.restart_s + written
+    else:
+        seconds = restart_s + (detect_s or 0.0)
+    planned = devices * base.planned_rate * (stall + base.planned_s) / 3600 if rate is None else 0.0
+    return Rhythm(between, interval or best, best, stall, written, seconds, habits.evaluation, planned)

@@ -3,23 +3,27 @@
     days = tokens / tokens per second / 86,400 / goodput            device-hours = days x 24 x devices
     goodput = share of the time that trains once                    money, kWh, CO2 = device-hours x spec/prices.py
 
-Without a stated goodput: plan/reliability.py, of saves of this run's state at their best interval. Bands: p10 and p90
+Without a stated goodput: plan/reliability.py, by this run's state, saves and validation. Bands: p10 and p90
 of the step's time; money has the range over clouds beside it, kWh and CO2 those of hosts, sites and grids.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from scalewright.plan.predict import Prediction
 from scalewright.plan.records import Total
-from scalewright.plan.reliability import usual_goodput
-from scalewright.plan.request import Request
+from scalewright.plan.reliability import Habits, rhythm
+from scalewright.spec.common.formatting import count as amount
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
+from scalewright.spec.optimizers import ADAMW
 from scalewright.spec.prices import Band, Footprint, Price, footprint, price_of, product
+from scalewright.spec.question import Question
+from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.spec.tensors import count
 
 # DeepSeek-V3's report (2412.19437, table 1): 2.664M device-hours of pre-training, 119k of longer context, 5k later.
@@ -27,9 +31,19 @@ OTHER_STAGES = "other stages (longer context, fine-tuning: 4.7% more in DeepSeek
 LEFT_OUT = f"evaluation, {OTHER_STAGES}, experiments, runs that failed"
 MOST_TOKENS, MOST_PRICE = 1e18, 1e6
 USUAL_CURRENCY = "USD"
-
-
 WEIGHT_BYTES = 4  # of a parameter in a checkpoint, beside the optimizer's states
+FORWARD = 1 / 3  # of a step: what a batch of validation takes
+
+
+def habits_of(question: Question) -> Habits:
+    """How a run saves and validates, by its file; of a module of one's own the state isn't known."""
+    run, state = question.run, None
+    if not isinstance(run.model, PythonRef):
+        named = run.optimizer.record if isinstance(run.optimizer, OptimizerSpec) else question.optimizer or ADAMW
+        state = count(question.model).total * (WEIGHT_BYTES + named.each)
+    every = run.train.valid_every
+    validated = run.train.valid_batches * FORWARD / every if every else 0.0
+    return Habits(state, run.checkpoint.async_, save_every=run.checkpoint.every, evaluation=validated)
 
 
 @dataclass(frozen=True)
@@ -53,13 +67,15 @@ class WholeRun:
     market: Market = Market()
     listed: Price | None = None  # in place of a price that isn't given
     cluster: ClusterSpec | None = None  # whose electricity is counted
+    habits: Habits = field(default_factory=Habits)
+    own_tokens: bool = False  # the run file's
 
     def check(self, priced: bool = False) -> None:
         """Raises UserError for impossible values; `priced`: the search uses the price even without tokens."""
         tokens, price, goodput = self.tokens, self.price, self.goodput
         if tokens is None:  # only the cost of a whole run uses these
-            unused = {"price": None if priced else price, "currency": self.currency, "goodput": goodput}
-            unused |= vars(self.market)
+            unused = {"currency": self.currency, "goodput": goodput, "region": self.market.region}
+            unused |= {} if priced else {"price": price, **vars(self.market)}
             for flag, value in unused.items():
                 if value is not None:
                     how = f"add --tokens 1e12, those of the whole run: only its cost uses the {flag}"
@@ -75,12 +91,21 @@ class WholeRun:
         if self.currency is not None and not re.fullmatch("[A-Za-z]{3}", self.currency):
             raise UserError(f"currency is '{self.currency}'", "--currency", "give three letters, such as EUR")
 
-    def on(self, cluster: ClusterSpec) -> WholeRun:
+    def of(self, question: Question) -> WholeRun:
+        """The same with the saves and the validation of this run, and its tokens where no others are given."""
+        tokens = self.tokens if self.tokens is not None else question.run.train.tokens
+        if tokens is None:
+            return self
+        return replace(self, tokens=tokens, habits=habits_of(question), own_tokens=self.tokens is None)
+
+    def on(self, cluster: ClusterSpec, priced: bool = False) -> WholeRun:
         """The same at the cluster's own price, or the list's, where none was given; a CPU has neither price nor power.
 
-        Raises UserError where a price of a given commitment, cloud or file isn't there.
+        `priced`: needed even without tokens, by a search that weighs money.
+
+        Raises UserError where a price that is needed, or one of a given commitment, cloud or file, isn't there.
         """
-        if self.tokens is None:
+        if self.tokens is None and not priced:
             return self
         asked, powered = self.market, cluster.device.kind not in ("cpu", "mps")
         run = replace(self, cluster=cluster if powered else None)
@@ -92,24 +117,28 @@ class WholeRun:
         try:
             price = price_of(cluster, asked.commitment or "on_demand", asked.cloud, asked.prices)
         except UserError:
-            if looked_up:
+            if looked_up or priced:
                 raise
             return run
         return replace(run, listed=price)
 
-    def goodput_of(self, request: Request) -> float:
-        """The share of the time that trains: as given, or by usual failures and saves of this run's state."""
+    @property
+    def hourly(self) -> float | None:
+        """What one device costs for an hour: the given price, or the middle of the list's."""
+        return self.price if self.price is not None or self.listed is None else self.listed.median
+
+    def goodput_of(self, prediction: Prediction) -> float:
+        """The share of the time that trains: as given, or by usual failures and this run's state and saves."""
         if self.goodput is not None:
             return self.goodput
-        state = count(request.model).total * (WEIGHT_BYTES + request.optimizer.each)
-        return usual_goodput(request.devices, state)
+        return rhythm(prediction.request.devices, replace(self.habits, step_s=prediction.step_time_s)).goodput()
 
     def total(self, prediction: Prediction) -> Total:
         """Days, device-hours, money, electricity and CO2; without a price the cost is None, of a CPU the power."""
         assert self.tokens is not None
         if self.price is None and self.currency is not None:
             raise UserError("currency is given without a price", "--currency", "add --price 2.5")
-        devices, goodput = prediction.request.devices, self.goodput_of(prediction.request)
+        devices, goodput = prediction.request.devices, self.goodput_of(prediction)
         low, high = prediction.band_s
         seconds = Band(low, prediction.step_time_s, high)
         steps = self.tokens / prediction.tokens
@@ -131,17 +160,20 @@ class WholeRun:
     def _power(self, hours: Band) -> Footprint | None:
         return footprint(hours, self.cluster, self.market.region) if self.cluster is not None else None
 
-    def assumed(self, request: Request) -> list[str]:
+    def assumed(self, prediction: Prediction) -> list[str]:
         """The defaults in use, in words."""
+        listed = f"price: {self.listed.words}: a list's; --price gives yours" if self.listed is not None else None
         if self.tokens is None:
-            return []
-        lines = [f"currency {USUAL_CURRENCY}"] if self.price is not None and self.currency is None else []
-        if self.listed is not None and self.price is None:
-            lines.append(f"price: {self.listed.words}: a list's; --price gives yours")
+            return [listed] if listed else []
+        lines = [f"tokens {amount(self.tokens)} (of the run file)"] if self.own_tokens else []
+        lines += [f"currency {USUAL_CURRENCY}"] if self.price is not None and self.currency is None else []
+        if listed is not None and self.price is None:
+            lines.append(listed)
         elif self.price is None and self.cluster is not None:
             lines.append(f"no cost: no price of {self.cluster.device.id} is known (--price)")
         if self.goodput is None:
-            share = f"{100 * self.goodput_of(request):.4g}%"
-            lines.append(f"goodput {share} (failures as in Llama 3's run, saves at their best interval)")
+            share, every = f"{100 * self.goodput_of(prediction):.4g}%", self.habits.save_every
+            saved = f"saves every {counted(every, 'steps')}" if every else "saves at their best interval"
+            lines.append(f"goodput {share} (failures as in Llama 3's run, {saved})")
         power = self._power(Band(1.0, 1.0, 1.0))
         return [*lines, *(power.assumed if power else ())]

@@ -36,6 +36,7 @@ Commitment = Literal["on_demand", "reserved_1y", "reserved_3y", "block", "spot"]
 Named = str | DeviceSpec | ClusterSpec
 COMMITMENTS: tuple[str, ...] = get_args(Commitment)
 CLOUDS_OF_PRESETS = ("aws", "gcp", "azure", "oci")  # clusters are named after them: aws-p5
+HOURS = 8766.0  # of a year
 NOT_IN_IT = "storage, egress, staff and what the hardware's making emitted"
 
 
@@ -159,8 +160,8 @@ def price_of(
     yours = PriceList.parse(read_yaml(file), str(file)) if file is not None else None
     lists = [prices for prices in (yours, _list()) if prices and any(r.device == identifier for r in prices.prices)]
     if not lists:
-        known = ", ".join(dict.fromkeys(row.device for row in _list().prices))
-        raise UserError(f"no price of {identifier} is known", "price", f"give --price 2.50; the list has {known}")
+        how = "give what an hour of one costs you, --price 2.50, or your list, --prices FILE"
+        raise UserError(f"no price of {identifier} is known", "price", how)
     of_device = [row for row in lists[0].prices if row.device == identifier]
     rows = [row for row in of_device if row.commitment == commitment and cloud in (None, row.cloud)]
     if not rows:
@@ -180,6 +181,17 @@ def price_of(
         min(each), median(map(median, by_cloud.values())), max(each), lists[0].currency.upper(),
         max(row.date for row in rows), tuple(row.words for row in rows), identifier, commitment, tuple(by_cloud),
     )  # fmt: skip
+
+
+def buy_below(hourly: float, device: Named) -> float:
+    """What a device with its share of everything may cost so that owning it is no dearer than renting at this price.
+
+    price (1 + upkeep x years) = hours that it works x (rent of an hour - its electricity); prices.yaml: `owned`.
+    """
+    owned = {key: float(entry["value"]) for key, entry in _data()["owned"].items()}
+    power = footprint(1.0, device).energy_kwh.median * owned["usd_per_kwh"]
+    hours = owned["years"] * HOURS * owned["busy"]
+    return max(hourly - power, 0.0) * hours / (1 + owned["upkeep"] * owned["years"])
 
 
 def _resolve(named: Named) -> tuple[str, str | None]:

@@ -60,7 +60,7 @@ def test_a_row_of_the_space_is_priced_as_predict_prices_its_layout(model: Any, d
     ("model", "devices", "objective", "fixed"),
     [
         (LLAMA, 8, "time", {}),
-        (LLAMA, 8, "energy", {}),
+        pytest.param(LLAMA, 8, "energy", {}, marks=pytest.mark.slow),
         pytest.param(MIXTRAL, 8, "energy", {}, marks=pytest.mark.slow),
         (LLAMA, 16, "time", {"recompute": ("full", "selective")}),
         (LLAMA, 16, "time", {"offload": ("optimizer", "all"), "recompute": ({"every": 5}, "full")}),
@@ -235,7 +235,8 @@ def test_a_run_file_compresses_as_it_was_priced(zero: int) -> None:
     for tp in (1, 8):
         fixed = {"zero_stage": zero, "tp": tp}
         plan = search(model, H100, devices=8, seq_len=4096, global_batch=32, fixed=fixed, run=run)
-        written = RunSpec.parse(planned(plan, plan.best[0].layout, "shards"))
+        best = plan.best[0]
+        written = RunSpec.parse(planned(plan.question, best.layout, best.prediction.request.compress, "shards"))
         check_compress(written.train.compress, written.layout)
         assert (written.train.compress == "bf16") == (zero == 0 and tp == 1)
         assert written.train.steps == 77

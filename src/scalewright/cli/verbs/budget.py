@@ -10,15 +10,13 @@ import typer
 from scalewright.cli.options import All, Force, Json, argument, choice, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.terminal import print_table, show
-from scalewright.cli.verbs.predict import Cluster, Currency, Goodput, Price
+from scalewright.cli.verbs.predict import Cloud, Cluster, Commitment, Currency, Goodput, Price, Prices, Region
 from scalewright.cli.verbs.presets import _model_names
 from scalewright.spec.common.formatting import count
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-COMMITMENTS = ("on_demand", "reserved_1y", "reserved_3y", "block", "spot")
 
 
 def _law_names() -> list[str]:
@@ -38,7 +36,9 @@ def budget(
     ctx: typer.Context,
     flops: Annotated[float | None, flag("FLOPs of the training, 6 x parameters x tokens: 1e23.")] = None,
     device_hours: Annotated[float | None, flag("Hours of one device: 50k.")] = None,
-    days: Annotated[float | None, flag("On these devices; beside another amount, the deadline.")] = None,
+    days: Annotated[
+        float | None, flag("On these devices; beside another amount, the deadline.", "--days", "--deadline")
+    ] = None,
     money: Annotated[float | None, flag("At --price, or at the list's price of this device.")] = None,
     energy: Annotated[float | None, flag("kWh, at the wall of the data centre.")] = None,
     loss: Annotated[float | None, flag("Nats a token to reach, as the law counts them.")] = None,
@@ -59,12 +59,14 @@ def budget(
     vocab: Vocab = None,
     seq_len: Annotated[int, flag("Tokens of a sequence.")] = 4096,
     price: Price = None,
-    commitment: Annotated[str, choice("commitment", COMMITMENTS, "Of the list's price.")] = "on_demand",
     currency: Currency = None,
+    prices: Prices = None,
+    commitment: Commitment = None,
+    cloud: Cloud = None,
     goodput: Goodput = None,
-    region: Annotated[str | None, option("NAME", "Whose grid: a region of Google Cloud, or a country's code.")] = None,
+    region: Region = None,
     pue: Annotated[float | None, flag("All of the site's power over its computers'.")] = None,
-    out: Annotated[Path | None, option("FILE", "Write the run file there.")] = None,
+    out: Annotated[Path | None, option("FILE", "Write the run file there; x.html: a page of the answer.")] = None,
     data: Annotated[str | None, option("DIR", "The run file's token shards.")] = None,
     force: Force = False,
     everything: All = False,
@@ -80,21 +82,31 @@ def budget(
     scalewright budget --flops 1e23 --law all
     """
     if ctx.invoked_subcommand is not None:
-        if any(value not in (None, False, 4096, "on_demand") for value in ctx.params.values()):
+        if any(value not in (None, False, 4096) for value in ctx.params.values()):
             how = f"write `scalewright budget {ctx.invoked_subcommand} --flag ...`"
             raise UserError(f"a flag stands before '{ctx.invoked_subcommand}'", "scalewright budget", how)
         return
     from scalewright.api import budget as ask
     from scalewright.report.present import show_answer
 
+    page = out if out is not None and out.suffix == ".html" else None
+    if page is not None:
+        from scalewright.report.page import check_page
+
+        check_page(page, force)
     with only_answer(json), working("following the law") as tell:
         answer = ask(
             flops=flops, device_hours=device_hours, days=days, money=money, energy=energy, loss=loss, params=params,
             tokens=tokens, model=model, cluster=cluster, devices=devices, law=law, serve=serve, unique=unique,
-            like=like, vocab=vocab, seq_len=seq_len, price=price, commitment=commitment, currency=currency,
-            goodput=goodput, region=region, pue=pue, out=out, data=data, force=force, tell=tell,
+            like=like, vocab=vocab, seq_len=seq_len, price=price, currency=currency, prices=prices,
+            commitment=commitment, cloud=cloud, goodput=goodput, region=region, pue=pue, data=data,
+            out=None if page else out, force=force, tell=tell,
             clusters=[name.strip() for name in (clusters or "").split(",") if name.strip()],
         )  # fmt: skip
+        if page is not None:
+            from scalewright.report.answer import write_answer
+
+            write_answer(answer, page, force)
     print_json(answer) if json else show(show_answer(answer), everything)
 
 

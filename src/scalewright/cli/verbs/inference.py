@@ -8,7 +8,17 @@ from typing import Annotated, Any
 from scalewright.cli.options import All, Json, Pairs, flag, option, parse_pairs
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.terminal import show
-from scalewright.cli.verbs.predict import Cluster, Model, check_given
+from scalewright.cli.verbs.predict import (
+    Cloud,
+    Cluster,
+    Commitment,
+    Currency,
+    Model,
+    Price,
+    Prices,
+    Region,
+    check_given,
+)
 from scalewright.spec.errors import UserError
 
 LAYOUT = ("devices", "tp", "pp", "ep", "replicas", "attention_dp", "prefill")
@@ -38,7 +48,12 @@ def inference(
     max_seqs: Annotated[int | None, flag("Sequences of a step, in place of the engine's habit.")] = None,
     memory_share: Annotated[float | None, flag("Share of the memory that the engine takes.")] = None,
     offline: Annotated[bool, flag("A list of prompts in one process: no server.", "--offline")] = False,
-    price: Annotated[float | None, flag("Of one device for an hour; else by a dated list.")] = None,
+    price: Price = None,
+    currency: Currency = None,
+    prices: Prices = None,
+    commitment: Commitment = None,
+    cloud: Cloud = None,
+    region: Region = None,
     search: Annotated[bool, flag("Find the cheapest layout that keeps the targets.", "--search")] = False,
     devices: Annotated[int | None, flag("Devices of the search, at most; default: a node.")] = None,
     batch: Annotated[str | None, option("FILE", "Price a table, CSV or JSON lines; - is stdin.")] = None,
@@ -74,7 +89,8 @@ def inference(
             name, place, input_len, output_len, concurrency=concurrency, rate=rate, precision=precision,
             kv_precision=kv_precision, layout=keys, engine=engine, engine_version=engine_version, ttft_s=ttft_s,
             tpot_s=tpot_s, prefix_hit=prefix_hit, speculate=guesses, max_seqs=max_seqs, memory_share=memory_share,
-            offline=offline, price=price, search=search, devices=devices,
+            offline=offline, price=price, currency=currency, prices=prices, commitment=commitment, cloud=cloud,
+            region=region, search=search, devices=devices,
         )  # fmt: skip
     if json:
         print_json(answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from scalewright.cli.options import Force, Json, argument, option
 from scalewright.cli.output import only_answer, print, print_json, working
@@ -16,7 +16,7 @@ PLANS = {".json", ".yaml", ".yml"}
 def report(
     subjects: Annotated[
         list[Path],
-        argument("RUN_DIR...|PLAN.json", "A run's folder, several, or what `plan --json` or `predict --json` wrote."),
+        argument("RUN_DIR...|PLAN.json", "A run's folder, several, or what `plan`, `budget`, ... wrote with --json."),
     ],
     out: Annotated[
         Path | None, option("FILE", "Default: report.html in the folder, or above several; PLAN.html.")
@@ -41,6 +41,10 @@ def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
     from scalewright.report.runs import find_runs, is_run, write_overlay
 
     first = subjects[0]
+    if len(subjects) == 1 and first.suffix == ".json" and (answer := _answer(first)) is not None:
+        from scalewright.report.answer import write_answer
+
+        return write_answer(answer, out or first.with_suffix(".html"), force)
     if len(subjects) == 1 and (first.suffix == ".json" or first.is_file()):
         return write_plan_file(first, out, force)
     if len(subjects) == 1 and (is_run(first) or not first.is_dir()):
@@ -50,6 +54,18 @@ def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
         return write_report(runs[0].path, out, force)
     default = (first if len(subjects) == 1 else first.parent) / "report.html"
     return write_overlay(runs, out or default, force)
+
+
+def _answer(path: Path) -> dict[str, Any] | None:
+    """What `budget`, `goodput` or `inference` wrote with --json; None for another file."""
+    from scalewright.report.answer import kind_of
+    from scalewright.spec.common.untrusted import read_json
+
+    try:
+        answer = read_json(path)
+    except (OSError, ValueError, UserError):
+        return None
+    return answer if isinstance(answer, dict) and kind_of(answer) else None
 
 
 def _folders(subjects: list[Path]) -> list[Path]:

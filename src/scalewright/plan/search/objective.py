@@ -27,7 +27,8 @@ from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.prices import device_power
 
 FILE = Path(__file__).parents[1] / "data" / "energy.yaml"
-OBJECTIVES = ("time", "cost", "energy", "tokens-per-dollar")
+MONEY = ("cost", "tokens-per-dollar")
+OBJECTIVES = ("time", "energy", *MONEY)
 # Kind of a part of a step, by which it draws power; of the others: exposed
 _KIND = {part: part for part in ("compute", "recompute", "optimizer", "other")} | {"pp_bubble": "bubble"}
 UNLIMITED = -1e6  # headroom of a search without a memory limit: every layout fits

@@ -249,22 +249,20 @@ class Pricer:
             return least, np.asarray(memory_band(at, least)[1] <= usable)
         return least, np.asarray(least <= usable * (1.0 - self.headroom))
 
-    def floor(self, rows: Rows, *without: str) -> tuple[np.ndarray, np.ndarray]:
-        """Lower bound in bytes on the rows' memory with any recomputation, `without` these kinds; whether it fits."""
+    def floor(self, rows: Rows) -> np.ndarray:
+        """Lower bound in bytes on the rows' memory with any recomputation."""
         rows = replace(rows, recompute=self.space.leanest[rows.pipe])
-        found = [self._first_rank(part, "rebuilt", *without) for part in batches(rows)]
-        least, may = (np.concatenate(columns) for columns in zip((np.zeros(0), np.zeros(0, bool)), *found, strict=True))
-        return least, may
+        return np.concatenate([np.zeros(0), *(self._first_rank(part, "rebuilt")[0] for part in batches(rows))])
+
+    def may_fit(self, rows: Rows, *without: str) -> np.ndarray:
+        """Whether it fits with any sharding: what most ranks share, without buffers, of which others may have fewer."""
+        rows = replace(rows, shard=self.space.most_sharded[rows.core])
+        parts = (self._first_rank(part, "buffers", *without)[1] for part in batches(rows))
+        return np.concatenate([np.zeros(0, bool), *parts])
 
     def may_ever_fit(self, rows: Rows) -> np.ndarray:
-        """Whether it fits with any sharding: what most ranks share, without buffers, of which others may have fewer."""
-        return self.floor(replace(rows, shard=self.space.most_sharded[rows.core]), "buffers")[1]
-
-    def may_fit(self, rows: Rows) -> np.ndarray:
-        """The same with the rows' own recomputation."""
-        rows = replace(rows, shard=self.space.most_sharded[rows.core])
-        found = [self._first_rank(part, "buffers")[1] for part in batches(rows)]
-        return np.concatenate([np.zeros(0, bool), *found])
+        """The same with any recomputation."""
+        return self.may_fit(replace(rows, recompute=self.space.leanest[rows.pipe]), "rebuilt")
 
 
 def set_no_extras(table: Table) -> None:

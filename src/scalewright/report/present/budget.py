@@ -16,6 +16,9 @@ from scalewright.spec.common.formatting import count, counted, decimal, share
 
 JSON = Mapping[str, Any]
 BEYOND = "beyond what was fitted"
+RENTS = {
+    "on_demand": "on demand", "reserved_1y": "1 year", "reserved_3y": "3 years", "block": "block", "spot": "spot",
+}  # fmt: skip
 
 
 def show_budget(answer: JSON) -> Shown:
@@ -95,15 +98,27 @@ def _next(answer: JSON) -> str:
 
 def _clusters(answer: JSON) -> Iterator[Block]:
     """The same on several clusters, the cheapest first."""
+    clusters = sorted(answer.get("clusters", ()), key=lambda row: float(row["order"]))
+    if not clusters:
+        return
     rows = [
         [row["cluster"], f"{row['devices']:,}", decimal(row["days"], 3), share(row["mfu"]), count(row["params"]),
-         decimal(row["price"], 3), count(row["cost"]), decimal(row["cost_per_million_tokens"], 3),
-         count(row["energy_kwh"])]
-        for row in sorted(answer.get("clusters", ()), key=lambda row: float(row["order"]))
+         _span(row["total"]["cost"]), decimal(row["cost_per_million_tokens"], 3), _span(row["total"]["energy_kwh"]),
+         _span(row["total"]["co2_kg"])]
+        for row in clusters
     ]  # fmt: skip
-    if rows:
-        heads = ("cluster", "devices", "days", "MFU", "params", "an hour", "cost", "a million tokens", "kWh")
-        yield Table(heads, rows, f"side by side; money in {answer['budget'].get('currency', 'USD')}")
+    heads = ("cluster", "devices", "days", "MFU", "params", "cost", "a million tokens", "kWh", "kg CO2")
+    yield Table(heads, rows, f"side by side; money in {answer['budget'].get('currency', 'USD')}", spare=("kg CO2",))
+    kinds = [kind for kind in RENTS if any(kind in row["rents"] for row in clusters)]
+    serves = any(row["serve_per_million"] for row in clusters)
+    rows = [
+        [row["cluster"], decimal(row["price"], 3), *(count(row["rents"].get(kind)) for kind in kinds),
+         count(row["buy_below"]), *([_span(row["serve_per_million"])] if serves else ())]
+        for row in clusters
+    ]  # fmt: skip
+    served = ("a million served",) if serves else ()
+    yield Table(("cluster", "an hour", *(RENTS[kind] for kind in kinds), "buy below", *served), rows, "rent or buy",
+                "The whole run by each way to rent; a device bought for less, over four years, is cheaper")  # fmt: skip
 
 
 def _doubts(answer: JSON) -> Iterator[Block]:
@@ -122,11 +137,20 @@ def _serve(answer: JSON) -> Iterator[Block]:
     serve = answer["serve"]
     if not serve:
         return
-    best, own = serve["params"], serve["optimum"]
+    best, own, money = serve["params"], serve["optimum"], serve["money"]
     lines = [
-        f"{count(best)} parameters on {count(serve['train_tokens'])} tokens have the same loss, and cost "
+        f"in FLOPs: {count(best)} parameters on {count(serve['train_tokens'])} tokens have the same loss, and cost "
         f"{serve['total_flops']:.3g} FLOPs in all, {100 * (1 - serve['ratio']):.1f}% less than {own['total_flops']:.3g}"
     ]
+    if money:
+        cheap, start = money["best"], money["optimum"]
+        bill = f"{_span(cheap['total'])} ({count(cheap['train']['p50'])} to train)"
+        dear = f"{count(start['total']['p50'])} ({count(start['train']['p50'])} to train) for {count(start['params'])}"
+        lines.append(
+            f"in {answer['total']['currency']}: {count(cheap['params'])} on {count(cheap['tokens'])} tokens, "
+            f"{bill}, {100 * money['saves']:.1f}% less than {dear}; a FLOP of serving costs "
+            f"{decimal(money['weight'], 2)} times one of training"
+        )
     if half := serve["half_size"]:
         lines.append(
             f"half the size ({count(half['params'])}) on {count(half['train_tokens'])} tokens pays from "

@@ -30,6 +30,11 @@ def show_inference(answer: Mapping[str, Any]) -> Shown:
     head = [_serves(answer), _memory(answer), Line("limit", answer["bottleneck"], "" if answer["fits"] else "bad")]
     if "cost_per_million" in answer:
         head.append(_cost(answer["cost_per_million"]))
+    if "energy_kwh_per_million_output" in answer:
+        used = (answer[f"{key}_per_million_output"] for key in ("energy_kwh", "co2_kg"))
+        kwh, kg = (f"{band['p50']:.3g} {unit} ({band['p10']:.3g} to {band['p90']:.3g})"
+                   for band, unit in zip(used, ("kWh", "kg of CO2"), strict=True))  # fmt: skip
+        head.append(Line("energy", f"{kwh} and {kg} a million tokens of output"))
     head.append(Line("assumed", ", ".join(answer["assumed"]) or "nothing: all of it was given", listed=True))
     return Shown(_title(answer), head, list(_blocks(answer)))
 
@@ -72,7 +77,9 @@ def _memory(a: Mapping[str, Any]) -> Line:
 
 def _cost(cost: Mapping[str, Any]) -> Line:
     coin = cost["currency"]
-    words = f"{cost['output_alone']:.3g} {coin} a million tokens of output with their inputs"
+    band = cost["output_alone_band"]
+    span = f" ({band['p10']:.3g} to {band['p90']:.3g})" if band["p10"] < band["p90"] else ""
+    words = f"{cost['output_alone']:.3g}{span} {coin} a million tokens of output with their inputs"
     if cost["input"] is not None:
         words += f"; apart: {cost['input']:.3g} in, {cost['output']:.3g} out"
     return Line("cost", words + f", at {cost['price_per_device_hour']:.2f} {coin} a device and hour")
@@ -112,8 +119,10 @@ def _found(search: Mapping[str, Any]) -> Table:
         dear = "" if price is None else f"{price:.3g}"
         rows.append((_short(item["layout"]), item["layout"]["devices"], rate, first, each, dear))
     heads = ("layout", "devices", "tokens/s a device", "first token", "each token", "USD a million")
+    title = f"The cheapest of {search['feasible']} layouts that keep the targets, {search['evaluated']} priced"
+    gain = search["prefill_apart_gain"]
     return Table(
-        heads, rows, f"The cheapest of {search['feasible']} layouts that keep the targets, {search['evaluated']} priced"
+        heads, rows, title, "" if gain is None else f"prefill on devices of its own: {100 * gain:+.0f}% a device"
     )
 
 
