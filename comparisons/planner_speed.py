@@ -32,6 +32,7 @@ from scalewright.spec.question import Question
 # name, cluster, devices, sequence length, global batch
 SEARCHES: tuple[tuple[str, str, int, int, int], ...] = (
     ("gpt3-175b", "dgx-a100-80g", 4096, 2048, 1536),
+    ("llama-3.1-8b", "dgx-h100", 64, 8192, 512),
     ("llama-3.1-70b", "dgx-h100", 512, 8192, 1024),
     ("deepseek-v3", "hgx-h800", 2048, 4096, 15360),
 )

@@ -235,7 +235,8 @@ def test_a_run_file_compresses_as_it_was_priced(zero: int) -> None:
     for tp in (1, 8):
         fixed = {"zero_stage": zero, "tp": tp}
         plan = search(model, H100, devices=8, seq_len=4096, global_batch=32, fixed=fixed, run=run)
-        written = RunSpec.parse(planned(plan, plan.best[0].layout, "shards"))
+        best = plan.best[0]
+        written = RunSpec.parse(planned(plan.question, best.layout, best.prediction.request.compress, "shards"))
         check_compress(written.train.compress, written.layout)
         assert (written.train.compress == "bf16") == (zero == 0 and tp == 1)
         assert written.train.steps == 77

@@ -54,14 +54,22 @@ class Table(Columnar):
     stages: np.ndarray  # [rows, STAGE_COLUMNS] as `stage_blocks`
     dp: np.ndarray
 
+    def __len__(self) -> int:
+        return len(self.unit)
+
     def schedules(self, trait: str) -> np.ndarray:
         """A trait of the rows' kinds of schedule, such as `folded`; False without a pipeline."""
-        values = np.array([bool(getattr(kind, trait)) for kind in KINDS.values()])
-        return np.asarray(values[self.schedule] & (self.pp > 1))
+        return np.asarray(_trait(trait)[self.schedule] & (self.pp > 1))
 
     def offloads(self, kind: str) -> np.ndarray:
         """Rows that offload this kind: optimizer, parameters or activations."""
         return np.asarray((self.offload == OFFLOADS.index(kind)) | (self.offload == OFFLOADS.index("all")))
+
+
+@lru_cache(maxsize=64)
+def _trait(name: str) -> np.ndarray:
+    """Which kinds of schedule have a trait."""
+    return np.array([bool(getattr(kind, name)) for kind in KINDS.values()])
 
 
 def table(requests: Sequence[Request]) -> Table:

@@ -92,9 +92,14 @@ class Column:
         else:
             values = getattr(facts.source, self.name)
             alike = len(values) == 1  # as in a search, whose layouts share device and trainer
-            values = np.broadcast_to(values[0], (len(facts.rows), *values.shape[1:])) if alike else values[facts.rows]
+            values = _repeated(values[0], len(facts.rows)) if alike else values[facts.rows]
         facts.__dict__[self.name] = values
         return values
+
+
+def _repeated(value: np.ndarray, many: int) -> np.ndarray:
+    """[many, ...] of one number, or of one row."""
+    return np.broadcast_to(value, (many, *value.shape)) if value.ndim else np.full(many, value)
 
 
 Taken = TypeVar("Taken", bound="PerUnit")

@@ -3,8 +3,10 @@
     bound of a core                compute + exposed tp, cp + host     no pipeline, sharding, recomputation
     of (core, pipe, offload)       + bubble, pp and ep messages        states shared by most ranks; and the memory
                                    + optimizer, offload                that no sharding or recomputation goes below
+    (..., recomputation)           the same with it: where no sharding fits, or all are too slow, none is priced
     (core, pipe, shard, offload)   priced; recomputation only adds time
-    rows that don't fit            with every recomputation: memory first, then the time of those that fit
+    rows that don't fit            with the recomputations that are left: a first rank's memory, the time less the
+                                   ends of a pipeline, all memory, the whole time
 
 A row is pruned only if its bound is above `cutoff` (the best score so far times WINDOW, or that of the K-th kind of
 layout), if it can't fit, or if it offloads what fits without. So the best is exact, and the Pareto set is exact up to
@@ -14,7 +16,7 @@ layouts WINDOW times slower. comparisons/search_equals_all.py prices everything,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,11 +28,14 @@ from scalewright.spec.schedules.kinds import KINDS
 WINDOW, MAX_WINDOW = 1.10, 1.5
 # A schedule's order among layouts of equal score: 1F1B, the usual one, before GPipe, then the complex ones
 SCHEDULE_ORDER = np.array([2 * kind.complexity + (name != "1f1b") for name, kind in KINDS.items()])
-SEEDS = 400  # pairs of core and pipe, best bounds first, that are priced for a first cutoff
+SEEDS = 400  # pairs of core and pipe with a recomputation, best bounds first, that are priced for a first cutoff
 FIRST, MOST = 2048, 32768  # such pairs that are looked at together: numpy's calls cost as much as thousands of rows
 Tell = Callable[[int, int], None]  # (layouts done, of so many)
 Stop = Callable[[], bool]  # true ends the search
 Wanted = Callable[[Rows, bool], np.ndarray]  # a mask of the rows that are looked for, and whether they are sharded
+
+# Of rows that don't fit as they are, or aren't known to, the numbers: of pairs of core and pipe, of single rows
+Needy = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass
@@ -73,7 +78,7 @@ class Finder:
         order = cores[np.argsort(bound[cores], kind="stable")]
         self._seed(order)
         counts = np.array([self.space.pipes[int(pp)][1] for pp in self.space.core["pp"][order]])
-        start, many = 0, FIRST
+        start, many = 0, FIRST if self.ceiling == np.inf else MOST
         while start < len(order):
             if stop is not None and stop():
                 self.complete = False
@@ -83,6 +88,7 @@ class Finder:
             if bound[cores[0]] > self.cutoff:
                 break
             self._search_cores(cores[bound[cores] <= self.cutoff])
+            self.pricer.forget()
             self.decided += int(self.space.sizes[cores].sum())
             if tell is not None:
                 tell(end, len(order))
@@ -102,19 +108,20 @@ class Finder:
         return self.space.recomputes[0][0] == "none" and OFFLOADS[self.space.offloads[0]] == "none"
 
     def _seed(self, order: np.ndarray) -> None:
-        """Sets the first cutoff: of the pairs with the lowest bounds that may fit as they are, all are priced."""
+        """Sets the first cutoff: of the lowest bounds with a recomputation that may fit, all shardings are priced."""
         if self.ceiling < np.inf or not self.has_plain:
             return
         counts = np.cumsum([self.space.pipes[int(pp)][1] for pp in self.space.core["pp"][order]])
         for many in (8 * SEEDS, 64 * SEEDS):  # where little fits, further down
             cores = order[: 1 + int(np.searchsorted(counts, many))]
             pipes = self.pricer.bound_pipes(self.space.spread_pipes(self.space.bare(cores)), np.inf)
-            ways, bound = self._ways(pipes, np.zeros(1, dtype=np.intp))
-            ways = ways.take(np.argsort(bound, kind="stable"))
+            ways = self.space.spread_recomputes(self._ways(pipes, np.zeros(1, dtype=np.intp))[0])
+            ways = ways.take(self.pricer.may_fit(ways))
+            ways = ways.take(np.argsort(self.pricer.bound_ways(ways), kind="stable"))
             turn = _turns(self.kind_of_core[ways.core])  # the first of every tp, pp and ep come first, then the second
             rows = self.space.spread_shards(ways.take(np.argsort(turn, kind="stable")[:SEEDS]))
             plain = self.space.shard["dp_replicate"][rows.shard] == 1
-            rows = self.space.spread_recomputes(rows.take(plain) if plain.any() else rows)
+            rows = rows.take(plain) if plain.any() else rows
             before = self.pricer.priced
             self._update_cutoff(self.pricer.price_fitting(rows))
             self.pricer.priced = before
@@ -139,41 +146,62 @@ class Finder:
             rows if self.wanted is None else rows.take(self.wanted(rows, False)), self.cutoff
         )
         plain = np.array([OFFLOADS[number] == "none" for number in space.offloads])
-        moves = np.array([moves_activations(number) for number in space.offloads])
-        open_rows: np.ndarray | None = None  # null: no row is known to need no offload
+        needy: Needy | None = None  # null: no row is known to need no offload
         for offloads in (np.flatnonzero(plain), np.flatnonzero(~plain)):
             ways, bound = self._ways(pipes, offloads)
-            rows = space.legal_offloads(space.spread_shards(ways.take(np.argsort(bound, kind="stable"))))
-            if self.wanted is not None:
-                rows = rows.take(self.wanted(rows, True))
-            if open_rows is not None:
-                gathers = moves[rows.offload] & (space.core["sp"][rows.core] > 0)
-                rows = rows.take(np.isin(space.number(rows), open_rows) | gathers)
-            short = self._price(rows)
+            short = self._price(ways.take(np.argsort(bound, kind="stable")), needy)
             if plain[offloads].any():  # what fits without, or is too slow as it is, gains nothing
-                never = pipes[0].take(~np.isin(space.number(pipes[0]), space.number(ways)))
-                open_rows = np.concatenate([space.number(short), space.number(space.spread_shards(never))])
+                pairs = space.number(pipes[0])
+                needy = pairs[~np.isin(pairs, space.number(ways))], space.number(short)
 
-    def _price(self, rows: Rows) -> Rows:
-        """Prices rows, and those that are too large with every recomputation; returns these, as they were."""
-        plain = self.space.recomputes[0][0] == "none"
-        if not plain:  # no row bounds the others
-            rows = self.space.spread_recomputes(rows)
+    def _price(self, ways: Rows, needy: Needy | None) -> Rows:
+        """Prices ways with all shardings, and those that are too large with every recomputation; returns these, as they
+        were, less some that are too slow."""
+        if self.space.recomputes[0][0] != "none":  # no row bounds the others
+            return self._sort_out(self.space.spread_recomputes(self._sharded(ways, needy)))
+        may = self.pricer.may_fit(ways)  # with some sharding, as they are
+        too_large = self._sharded(ways.take(~may), needy)
+        short = Rows.join([self._sort_out(self._sharded(ways.take(may), needy)), too_large])
+        self._price_variants(ways, short)
+        return short
+
+    def _sharded(self, ways: Rows, needy: Needy | None) -> Rows:
+        """Ways with every sharding: those that are wanted, and if they offload, that may need it."""
+        space = self.space
+        rows = space.legal_offloads(space.spread_shards(ways))
+        if self.wanted is not None:
+            rows = rows.take(self.wanted(rows, True))
+        if needy is None:
+            return rows
+        moves = np.array([moves_activations(number) for number in space.offloads])
+        gathers = moves[rows.offload] & (space.core["sp"][rows.core] > 0)
+        pairs = space.number(replace(rows, shard=np.zeros_like(rows.shard)))
+        return rows.take(gathers | np.isin(pairs, needy[0]) | np.isin(space.number(rows), needy[1]))
+
+    def _sort_out(self, rows: Rows) -> Rows:
+        """Prices rows and records those that fit; returns the others."""
         parts = [rows.take(slice(0, 0))]
         for part in batches(rows):
             fitting, short = self.pricer.sort_out(part, self.cutoff)
             self._record(fitting)
             parts.append(short)
-        short = Rows.join(parts)
-        if plain:
-            self._price_variants(short)
-        return short
+        return Rows.join(parts)
 
-    def _price_variants(self, short: Rows) -> None:
+    def _price_variants(self, ways: Rows, short: Rows) -> None:
         """Prices rows that don't fit with every recomputation that may be among the best, or on the front."""
-        variants = self.space.spread_recomputes(short.take(self.pricer.floor(short)[1]))
+        space, many = self.space, len(self.space.recomputes)
+        variants = space.spread_recomputes(ways)
         variants = variants.take(variants.recompute > 0)
-        self._record(self.pricer.price_fitting(variants, self.cutoff, self._hopeful))
+        variants = variants.take(self.pricer.bound_ways(variants) <= self.cutoff)
+        variants = variants.take(self.pricer.may_fit(variants))
+        names = np.unique(space.way(variants))
+        left = np.zeros((len(names) + 1, many), dtype=bool)  # recomputations of each way; the last of all others
+        left[np.searchsorted(names, space.way(variants)), variants.recompute] = True
+        at = np.searchsorted(names, space.way(short))
+        at[~np.isin(space.way(short), names)] = len(names)
+        owner, recompute = np.nonzero(left[at])
+        rows = replace(short.take(owner), recompute=recompute)
+        self._record(self.pricer.price_fitting(rows, self.cutoff, self._hopeful))
 
     def _hopeful(self, rows: Rows, score: np.ndarray, peak: np.ndarray) -> np.ndarray:
         """Rows that, if they were as fast and as small as this, would be near the best of their kind, the best of a

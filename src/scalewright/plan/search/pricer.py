@@ -68,6 +68,8 @@ class Pricer:
     facts: Facts
     prices: Prices
     priced: int = 0
+    # Numbers of pipes with their recomputation, rising, and what `inside` knows of them
+    _known: tuple[np.ndarray, Inner] | None = None
 
     @cached_property
     def bounds(self) -> np.ndarray:
@@ -113,6 +115,14 @@ class Pricer:
         at = self.columns(self.space.table(rows))
         return np.asarray(self.objective.weights["optimizer"] * states_seconds(at, slow, price_list(at)))
 
+    def bound_ways(self, rows: Rows) -> np.ndarray:
+        """Lower bound on the score of the rows with any sharding."""
+        found = [np.zeros(0)]
+        for part in batches(rows):
+            inside = self.inside(part)
+            found.append(self.bound(inside) + self.states_bound(part, inside.slow))
+        return np.concatenate(found)
+
     def over(self, usage: Memory) -> np.ndarray:
         """Bytes of the rows beyond a device's usable memory: with the headroom, or at their p90."""
         if self.headroom is None:
@@ -123,13 +133,13 @@ class Pricer:
         """A table's rows as the formulas read them."""
         return PricedColumns(table, self.facts, self.c, self.prices)
 
-    def times(self, rows: Rows, cutoff: float = np.inf) -> tuple[np.ndarray, Step]:
-        """The rows with scores up to the cutoff, as indices, and their times.
+    def times(self, rows: Rows, cutoff: float = np.inf, bounded: bool = False) -> tuple[np.ndarray, Step]:
+        """The rows with scores up to the cutoff, as indices, and their times; `bounded`: their least is up to it.
 
         Micro-batches and pipelines are priced once for all rows that differ in their sharding alone.
         """
         near, at, inside = np.arange(len(rows)), self.columns(self.space.table(rows)), self.inside(rows)
-        if cutoff < np.inf and at.own.any():  # a third of the work decides on most
+        if not bounded and cutoff < np.inf and at.own.any():  # a third of the work decides on most
             near = np.flatnonzero(self.objective.score(outer(at, inside, ends=False).parts) <= cutoff)
             at, inside = self.columns(at.table.take(near)), inside.take(near)
         times = outer(at, inside)
@@ -137,14 +147,26 @@ class Pricer:
         return near[kept], replace(times.take(kept), at=self.columns(at.table.take(kept)))
 
     def inside(self, rows: Rows) -> Inner:
-        """Seconds of the rows' micro-batches and pipelines."""
+        """Seconds of the rows' micro-batches and pipelines, each priced once until `forget`."""
         space, pipes = self.space, len(self.space.pipe["virtual_stages"])
         moves = np.array([moves_activations(number) for number in space.offloads])[
             rows.offload
         ]  # other states don't matter
         number = ((rows.core * pipes + rows.pipe) * len(space.recomputes) + rows.recompute) * 2 + moves
-        _, first, inverse = np.unique(number, return_index=True, return_inverse=True)
-        return inner(self.columns(self.space.table(rows.take(first)))).take(inverse)
+        known, inside = self._known or (np.zeros(0, dtype=np.intp), None)
+        asked, first = np.unique(number, return_index=True)
+        new = ~np.isin(asked, known, assume_unique=True)
+        if inside is None or new.any():
+            fresh = inner(self.columns(self.space.table(rows.take(first[new]))))
+            numbers = np.concatenate([known, asked[new]])
+            order = np.argsort(numbers)
+            known, inside = numbers[order], (fresh if inside is None else Inner.join([inside, fresh])).take(order)
+            self._known = known, inside
+        return inside.take(np.searchsorted(known, number))
+
+    def forget(self) -> None:
+        """Forgets micro-batches and pipelines that were priced, as no row of theirs comes again."""
+        self._known = None
 
     def price(self, rows: Rows, cutoff: float = np.inf) -> Priced:
         """Time and score of rows, and the memory of those with scores up to the cutoff: the others are left out."""
@@ -158,40 +180,55 @@ class Pricer:
         return Priced.join(parts)
 
     def sort_out(self, rows: Rows, cutoff: float) -> tuple[Priced, Rows]:
-        """Of rows with scores up to the cutoff those that fit, priced, and those that don't; not more than a batch."""
-        near, times = self.times(rows, cutoff)
-        rows = rows.take(near)
+        """Of rows with scores up to the cutoff those that fit, priced, and those that don't; not more than a batch.
+
+        What is too large for a first rank already isn't timed in full: some of it may be slower.
+        """
         maybe = self._first_rank(rows)[1]
-        part, score, seconds = rows.take(maybe), self.objective.score(times.parts)[maybe], times.seconds[maybe]
-        at = Columns(times.at.table.take(maybe), self.facts, self.c)
+        large, part = rows.take(~maybe), rows.take(maybe)
+        large = large.take(self._least_score(large) <= cutoff)
+        if not len(part):
+            return Priced.none(), large
+        near, times = self.times(part, cutoff)
+        part, score = part.take(near), self.objective.score(times.parts)
+        at = Columns(times.at.table, self.facts, self.c)
         usage = memory(at)
-        priced = Priced(part, score, seconds, usage.peak, self.fits(at, usage), self.over(usage))
+        priced = Priced(part, score, times.seconds, usage.peak, self.fits(at, usage), self.over(usage))
         self.priced += len(near)
-        return priced.take(priced.fits), Rows.join([rows.take(~maybe), part.take(~priced.fits)])
+        return priced.take(priced.fits), Rows.join([large, part.take(~priced.fits)])
 
     def price_fitting(self, rows: Rows, cutoff: float = np.inf, hopeful: Hopeful | None = None) -> Priced:
         """The same of those that fit, and that are `hopeful` by lower bounds on their score and bytes.
 
         In the order of what each takes, as most are soon out: micro-batches and pipelines, shared by all shardings; the
-        memory of a first rank; that of all; the whole time.
+        memory of a first rank; the time without a pipeline's ends; the memory of all; the whole time.
         """
         parts = [Priced.none()]
         for part in batches(rows):
-            bound = self.bound(self.inside(part))
-            near = bound <= cutoff
-            part, bound = part.take(near), bound[near]
+            part = part.take(self.bound(self.inside(part)) <= cutoff)
             least, may = self._first_rank(part)
+            part, least = part.take(may), least[may]
+            bound = self._least_score(part)
+            near = bound <= cutoff
             if hopeful is not None:
-                may &= hopeful(part, bound, least)
-            part = part.take(may)
+                near &= hopeful(part, bound, least)
+            part = part.take(near)
+            if not len(part):
+                continue
             at = Columns(self.space.table(part), self.facts, self.c)
             usage = memory(at)
             index = np.flatnonzero(self.fits(at, usage))
-            near, times = self.times(part.take(index), cutoff)
+            near, times = self.times(part.take(index), cutoff, bounded=True)
             self.priced, index = self.priced + len(index), index[near]
             score, peak, over = self.objective.score(times.parts), usage.peak[index], self.over(usage)[index]
             parts.append(Priced(part.take(index), score, times.seconds, peak, np.ones(len(index), dtype=bool), over))
         return Priced.join(parts)
+
+    def _least_score(self, rows: Rows) -> np.ndarray:
+        """Lower bound on the rows' scores: without what the ends of a pipeline share and other ranks don't."""
+        if not len(rows):
+            return np.zeros(0)
+        return self.objective.score(outer(self.columns(self.space.table(rows)), self.inside(rows), ends=False).parts)
 
     def fits(self, at: Columns, usage: Memory) -> np.ndarray:
         """Whether each row fits on its device, and its offloaded memory on the host."""
@@ -212,16 +249,20 @@ class Pricer:
             return least, np.asarray(memory_band(at, least)[1] <= usable)
         return least, np.asarray(least <= usable * (1.0 - self.headroom))
 
-    def floor(self, rows: Rows, *without: str) -> tuple[np.ndarray, np.ndarray]:
-        """Lower bound in bytes on the rows' memory with any recomputation, `without` these kinds; whether it fits."""
+    def floor(self, rows: Rows) -> np.ndarray:
+        """Lower bound in bytes on the rows' memory with any recomputation."""
         rows = replace(rows, recompute=self.space.leanest[rows.pipe])
-        found = [self._first_rank(part, "rebuilt", *without) for part in batches(rows)]
-        least, may = (np.concatenate(columns) for columns in zip((np.zeros(0), np.zeros(0, bool)), *found, strict=True))
-        return least, may
+        return np.concatenate([np.zeros(0), *(self._first_rank(part, "rebuilt")[0] for part in batches(rows))])
+
+    def may_fit(self, rows: Rows, *without: str) -> np.ndarray:
+        """Whether it fits with any sharding: what most ranks share, without buffers, of which others may have fewer."""
+        rows = replace(rows, shard=self.space.most_sharded[rows.core])
+        parts = (self._first_rank(part, "buffers", *without)[1] for part in batches(rows))
+        return np.concatenate([np.zeros(0, bool), *parts])
 
     def may_ever_fit(self, rows: Rows) -> np.ndarray:
-        """Whether it fits with any sharding: what most ranks share, without buffers, of which others may have fewer."""
-        return self.floor(replace(rows, shard=self.space.most_sharded[rows.core]), "buffers")[1]
+        """The same with any recomputation."""
+        return self.may_fit(replace(rows, recompute=self.space.leanest[rows.pipe]), "rebuilt")
 
 
 def set_no_extras(table: Table) -> None:

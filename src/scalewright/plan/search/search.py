@@ -196,7 +196,7 @@ def pareto(finder: Finder, fitting: Priced, most: int = 40) -> Priced:
     near = fitting.take(fitting.score <= slowest)
     front = near.take(front_indices(near.score, near.peak))
     plain = near.take(finder.has_plain & (near.rows.recompute == 0) & (near.rows.offload == 0))
-    floor = finder.pricer.floor(plain.rows)[0] if len(plain) else np.zeros(0)
+    floor = finder.pricer.floor(plain.rows)
     i = np.searchsorted(front.score, plain.score * (1 + 1e-12), side="right") - 1
     leaner = plain.take(floor < np.where(i >= 0, front.peak[np.maximum(i, 0)], np.inf))
     variants = finder.space.spread_recomputes(leaner.rows)

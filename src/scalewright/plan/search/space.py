@@ -43,6 +43,9 @@ class Rows(Columnar):
     recompute: np.ndarray
     offload: np.ndarray
 
+    def __len__(self) -> int:
+        return len(self.core)
+
 
 @dataclass
 class Space:
@@ -136,6 +139,11 @@ class Space:
         """A number for every triple of core, pipe and shard."""
         pipes, shards = len(self.pipe["virtual_stages"]), len(self.shard["zero_stage"])
         return np.asarray((rows.core * pipes + rows.pipe) * shards + rows.shard)
+
+    def way(self, rows: Rows) -> np.ndarray:
+        """A number for every triple of core, pipe and offload."""
+        pipes, offloads = len(self.pipe["virtual_stages"]), len(self.offloads)
+        return np.asarray((rows.core * pipes + rows.pipe) * offloads + rows.offload)
 
     def spread_pipes(self, rows: Rows) -> Rows:
         """Every row with every schedule that is legal for it."""
