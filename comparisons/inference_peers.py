@@ -30,8 +30,11 @@ MODELS = {
         "llama-3-8b": "meta-llama/Meta-Llama-3.1-8B", "llama-3.1-405b": "meta-llama/Meta-Llama-3.1-405B",
         "qwen3-32b": "Qwen/Qwen3-32B", "qwen3-8b": "Qwen/Qwen3-8B",
     },
-    "GenZ": {"llama-3-8b": "llama3_8b", "llama-3.1-8b": "llama3_8b", "llama-3-70b": "llama3_70b",
-             "llama-3.1-70b": "llama3_70b", "llama-2-70b": "llama2_70b", "llama-2-7b": "llama2_7b"},
+    "GenZ": {
+        "llama-3-8b": "meta-llama/meta-llama-3.1-8b", "llama-3.1-8b": "meta-llama/meta-llama-3.1-8b",
+        "llama-3-70b": "meta-llama/meta-llama-3.1-70b", "llama-3.1-70b": "meta-llama/meta-llama-3.1-70b",
+        "llama-2-70b": "llama2_70b", "llama-2-7b": "llama2_7b",
+    },
     "llm-analysis": {"llama-2-70b": "upstage_Llama-2-70b-instruct-v2", "llama-2-7b": "NousResearch_Llama-2-7b-hf"},
 }  # fmt: skip
 DEVICES = {
@@ -70,7 +73,8 @@ def questions() -> list[Row]:
             continue
         row = {
             "source": str(runs.rows[at]["source"]), "model": q.model.name, "device": q.cluster.device.id,
-            "engine": q.engine.name, "precision": q.weights.name, "tp": shape.tp, "replicas": shape.replicas,
+            "engine": q.engine.name, "precision": q.weights.name, "kv_precision": q.kv.name, "tp": shape.tp,
+            "replicas": shape.replicas,
             "input_len": q.input_len, "output_len": q.output_len, "batch": float(served.batch[at]),
             "measured": float(runs.measured[at]), "ours": float(shipped[at]), "at": at,
         }  # fmt: skip
@@ -98,7 +102,8 @@ def few(rows: Sequence[Row]) -> Iterator[Row]:
 def ask_aiconfigurator(row: Row) -> float:
     """Output tokens/s of all replicas, by its tables of kernels."""
     estimate = importlib.import_module("aiconfigurator.cli.api").cli_estimate
-    eight = {"gemm_quant_mode": "fp8", "kvcache_quant_mode": "fp8"} if row["precision"] == "fp8" else {}
+    eight = {"gemm_quant_mode": "fp8"} if row["precision"] == "fp8" else {}
+    eight |= {"kvcache_quant_mode": "fp8"} if row["kv_precision"] == "fp8" else {}
     answer = estimate(
         MODELS["aiconfigurator"][row["model"]], DEVICES["aiconfigurator"][row["device"]],
         backend_name=ENGINES[row["engine"]], isl=max(1, round(row["input_len"])), osl=max(2, round(row["output_len"])),
@@ -127,8 +132,8 @@ def ask_genz(row: Row) -> float:
         "model": MODELS["GenZ"][row["model"]], "batch_size": batch, "input_tokens": max(1, round(row["input_len"])),
         "system_name": DEVICES["GenZ"][row["device"]], "bits": row["precision"], "tensor_parallel": row["tp"],
     }  # fmt: skip
-    first = genz.prefill_moddeling(**keys).Latency
-    each = genz.decode_moddeling(**keys, output_tokens=tokens).Latency
+    first = genz.prefill_moddeling(**keys)["Latency"]
+    each = genz.decode_moddeling(**keys, output_tokens=tokens)["Latency"]
     return 1e3 * batch * tokens / float(first + tokens * each) * float(row["replicas"])
 
 
