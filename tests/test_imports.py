@@ -21,7 +21,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
 EVERYTHING = {
     "accept", "spec", "plan", "machine", "model", "parallel", "data", "checkpoint", "launch", "track",
     "evaluate", "inference", "budget", "goodput", "train", "dry_run", "parity", "bench", "diagnose", "emit", "serve",
-    "report", "learn", "cli",
+    "report", "explore", "learn", "cli",
 }  # fmt: skip
 
 ALLOWED: dict[str, set[str]] = {
@@ -47,6 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "emit": {"spec"},
     "serve": {"spec", "model", "parallel", "checkpoint", "data"},
     "report": {"spec", "plan", "diagnose"},
+    "explore": {"spec", "plan", "report"},
     "learn": {"spec"},
     "cli": {"spec"},
 }
@@ -58,10 +59,11 @@ LAZY: dict[str, set[str]] = {
 }
 
 # not even lazily
-NO_TORCH_EVER = {"spec", "plan", "budget", "goodput", "inference", "report", "diagnose", "emit", "data"}
+NO_TORCH_EVER = {"spec", "plan", "budget", "goodput", "inference", "report", "explore", "diagnose", "emit", "data"}
 NO_TORCH_AT_THE_TOP = {"cli", "machine", "launch", "track"}
 WITHOUT_CIRCLES = (
-    "plan", "budget", "goodput", "inference", "spec", "track", "emit", "train", "report", "data", "model", "parallel",
+    "plan", "budget", "goodput", "inference", "spec", "track", "emit", "train", "report", "explore", "data", "model",
+    "parallel",
 )  # fmt: skip  # among their files
 UNIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "pty", "tty", "syslog"}
 
@@ -220,7 +222,10 @@ def test_unix_modules_are_never_imported_at_the_top():
 
 
 # The base package: everything that works without the `train` extra.
-BASE = ("spec", "plan", "budget", "goodput", "report", "track", "cli", "launch", "machine", "data", "diagnose", "emit")
+BASE = (
+    "spec", "plan", "budget", "goodput", "report", "explore", "track", "cli", "launch", "machine", "data", "diagnose",
+    "emit",
+)  # fmt: skip
 
 
 def base_modules() -> list[str]:

@@ -242,6 +242,7 @@ def try_copies(copies: list[Any], folder: Path) -> list[tuple[int, str]]:
     return [(code, output) for code, output in json.loads(tried.stdout)]
 
 
+@pytest.mark.slow
 def test_recipes_are_whole(tmp_path: Path) -> None:
     copy = follow(tmp_path / "all", {recipe: RECIPES[recipe] for recipe in EDITS})
     ((code, output),) = try_copies([copy], tmp_path)

@@ -89,6 +89,7 @@ sys.meta_path.insert(0, Absent())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash isn't here")
 def test_what_the_base_package_does_in_ci(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_EXTRAS.format(blocked=EXTRAS))

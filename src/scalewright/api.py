@@ -51,12 +51,9 @@ def predict(
     your file `prices` first. `region` has the grid whose CO2 is counted (spec/prices.py).
     """
     from scalewright.answers import Answer
-    from scalewright.plan import defaults
     from scalewright.plan.answer import answer
-    from scalewright.plan.ask import ask
-    from scalewright.plan.predict import price as price_question
+    from scalewright.plan.ask import ask, ask_layout
     from scalewright.plan.whole_run import Market, WholeRun
-    from scalewright.spec.diloco import check_diloco
 
     given = {**_given(layout), **{key: value for key, value in keys.items() if value is not None}}
     place = find_place(cluster, given.get("devices"))
@@ -66,22 +63,7 @@ def predict(
     )  # fmt: skip
     run = WholeRun(tokens, price, currency, goodput, Market(prices, commitment, cloud, region)).of(question)
     run.check()
-    stated = defaults.resolve_sizes(given, place, question.seq_len)
-    sizes: list[str] = []
-    if question.states_layout:
-        left_out = {"micro_batch"} - question.layout.model_fields_set - question.guessed.keys()
-        if left_out and "global_batch" in question.guessed:  # a micro-batch of each rank
-            left_out.add("global_batch")
-        resized = question.resized(stated.get("devices"), stated.get("global_batch"), stated.get("micro_batch", 0))
-        sizes += resized.notes({*stated, *left_out})
-        stated = {**{key: value for key, value in resized.layout.dump().items() if key not in left_out}, **stated}
-    ours = question.states_layout and question.form is None  # `train` runs such a file with 1
-    full, filled = defaults.complete(stated, question, micro_batch=not ours)
-    check_diloco(question.run.diloco, full, question.model.num_hidden_layers)
-    prediction = price_question(question.with_layout(full))
-    said = {*stated, *(note.split()[0] for note in filled)}
-    left = defaults.assumptions(said, full, prediction.request)
-    assumed = [*notes.length, *sizes, *filled, *left, *notes.used(full.devices, place)]
+    prediction, assumed = ask_layout(question, notes, given)
     run = run.on(place)
     unread = [item._asdict() for item in question.unread]
     return Answer(answer(prediction, run=run, explain=explain, assumed=assumed, unread=unread).dump())

@@ -42,9 +42,8 @@ def check(answer: dict[str, Any], name: str) -> dict[str, Any]:
     return next(entry for entry in answer["checks"] if entry["name"] == name)
 
 
-@pytest.mark.parametrize(
-    "command", [COMMAND, pytest.param(TORCHRUN, marks=pytest.mark.slow)], ids=["alone", "torchrun"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [COMMAND, TORCHRUN], ids=["alone", "torchrun"])
 def test_a_sound_machine_is_accepted(tmp_path: Path, command: list[str]) -> None:
     out = tmp_path / "accept"
     code, answer = accept(command, run_file(tmp_path), "--out", str(out))

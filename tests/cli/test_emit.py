@@ -73,6 +73,24 @@ def test_json_has_the_files_and_what_was_lost(call_cli, run_file, tmp_path):
     assert answer["written"] == [str(tmp_path / "m" / "pretrain.sh")]
 
 
+def test_a_served_model_is_emitted(call_cli, tmp_path):
+    """An answer of `inference` gives an engine's launch line; a trainer refuses it, and the engine a run file."""
+    asked = ("inference", "llama-3.1-8b", "--cluster", "dgx-h100", "--concurrency", "8", "--json")
+    (tmp_path / "served.json").write_text(run(call_cli, *asked).out)
+    out = run(call_cli, "emit", "vllm", tmp_path / "served.json", "--out", tmp_path / "v").out
+    assert f"cd {tmp_path / 'v'} && bash serve.sh" in out
+    assert "vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 1" in (tmp_path / "v" / "serve.sh").read_text()
+    near = run(call_cli, "emit", "tensorrt-llm", tmp_path / "served.json", "--strict", "--print", code=1)
+    assert "changed   engine vllm -> trtllm" in near.err
+    assert "emit vllm or sglang" in run(call_cli, "emit", "megatron", tmp_path / "served.json", code=2).err
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
+    assert "no answer of `inference`" in run(call_cli, "emit", "kserve", tmp_path / "run.yaml", code=2).err
+    assert (
+        "--software-version"
+        in run(call_cli, "emit", "vllm", tmp_path / "served.json", "--software-version", "0.9", code=2).err
+    )
+
+
 def test_a_plan_is_emitted(call_cli, tmp_path):
     sizes = ("--devices", "16", "--seq-len", "4096", "--global-batch", "64", "--framework", "megatron", "--json")
     plan = run(call_cli, "plan", "llama-3.2-1b", "--cluster", "dgx-h100", *sizes).json()

@@ -145,6 +145,7 @@ def test_a_bare_image_runs_it_with_the_wheels_and_not_without(
     assert line.endswith("No module named 'pydantic'")
 
 
+@pytest.mark.slow
 def test_every_test_with_a_gpu_parameter_is_collected_there(kit: Path, environ: dict[str, str], tmp_path: Path) -> None:
     """By the kit's own choice of files; the same that pytest finds in all of them here."""
     import harness.gpu.suite as suite

@@ -30,7 +30,7 @@ BY_NAME = {case.name: case for case in CASES}
 # One of each technique; the others are slow.
 DEFAULT = {
     "one device", "micro-batch 1", "recompute full", "recompute {budget: 0.5}", "offload activations",
-    "ZeRO-3 on 2", "tp 2, sp", "pp 2, 1f1b", "pp 2, gpipe", "mixture, ep 2",
+    "ZeRO-3 on 2", "tp 2, sp", "pp 2, 1f1b", "mixture, ep 2",
 }  # fmt: skip
 
 

@@ -233,6 +233,7 @@ def test_two_at_once(folder):
     assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_memory_of_the_whole(tmp_path):
     """Peak memory for 24 MB is that for 3 MB: what is held doesn't depend on the input's size."""
     resource = pytest.importorskip("resource")

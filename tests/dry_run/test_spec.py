@@ -122,14 +122,14 @@ MASKED: list[dict[str, Any]] = [
 
 
 def cases() -> Iterator[Any]:
-    """Every layout with every model; by default every fourth layout with one of them, in turns, the others are slow.
+    """Every layout with every model; by default every eighth layout with one of them, in turns, the others are slow.
 
     Of those that are masked every second one is tried by default; without the mask they are slow. The order of the
     lists gives the largest layouts to the smallest models.
     """
     for place, keys in enumerate(LAYOUTS + MASKED):
         often = keys in MASKED
-        turn = place / 2 if often else (place + 1) / 4
+        turn = place / 2 if often else (place + 1) / 8
         for index, name in enumerate(MODELS):
             for masked in (False, True) if often else (False,):
                 default = turn % len(MODELS) == index and masked == often

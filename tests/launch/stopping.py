@@ -20,6 +20,7 @@ from runs import alive, events, run_data, steps_done, wait_for, write_run
 
 STEPS, EVERY = 40, 4  # of the run, and between its own checkpoints
 PAUSE_S = 0.12  # of each of a step's two micro-batches: long enough to be disturbed
+LIMIT, LIMITED_S = "0:14", 0.3  # a start on a busy machine fits into the limit, and 40 steps don't
 SLOW_S = 1.5  # where a launcher kills two seconds after it was asked
 STARTS = 5  # attempts after the first: more, and the run would never end
 LEAVE_S = 15.0  # after the launcher's end, for processes on their way out
@@ -61,7 +62,7 @@ def keys_of(launcher: Launcher, services: Services, folder: Path, way: str) -> d
         return {**keys, "max_restarts": 1}
     if way == "time limit" and launcher.name == "launch slurm":
         return {**keys, "time_limit": "2", "save_before_s": 75}  # Slurm counts in minutes
-    return {**keys, "time_limit": "0:04", "save_before_s": 1} if way == "time limit" else keys
+    return {**keys, "time_limit": LIMIT, "save_before_s": 1} if way == "time limit" else keys
 
 
 def disturb(folder: Path, launcher: Launcher, services: Services, way: str, pause_s: float = PAUSE_S) -> Ending:

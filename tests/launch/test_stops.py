@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.launch.launchers import LAUNCHERS, REQUEUED, Services
-from tests.launch.stopping import PAUSE_S, SLOW_S, STEPS, data_of, disturb
+from tests.launch.stopping import LIMITED_S, PAUSE_S, SLOW_S, STEPS, data_of, disturb
 from tests.launch.stops_table import WAYS, Line, documented, expected, tried
 
 from runs import bits, run, weights
@@ -61,7 +61,8 @@ def stop_and_go_on(
     if reason := launcher.missing():
         pytest.skip(reason)
     since, wanted, control = time.monotonic(), expected(name, way), controls.of(launcher.ranks)
-    ending = disturb(folder, launcher, services, way, SLOW_S if wanted.slow else PAUSE_S)
+    pause_s = SLOW_S if wanted.slow else LIMITED_S if way == "time limit" else PAUSE_S
+    ending = disturb(folder, launcher, services, way, pause_s)
     out = folder / "out"
     stop = ending.stop
     mine, theirs = weights(out, optimizer=True), weights(control, optimizer=True)

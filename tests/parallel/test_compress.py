@@ -140,7 +140,7 @@ CASES = [
     pytest.param(DP2, POWER, id="powersgd-dp2"),
     pytest.param({**DP2, "devices": 4, "micro_batch": 2}, POWER, id="powersgd-dp4", marks=pytest.mark.slow),
     pytest.param({**DP2, "micro_batch": 2}, POWER, id="powersgd-accumulated"),
-    pytest.param({**DP2, "precision": "bf16"}, POWER, id="powersgd-bf16"),
+    pytest.param({**DP2, "precision": "bf16"}, POWER, id="powersgd-bf16", marks=pytest.mark.slow),
     pytest.param(DP2, {"powersgd": {"rank": 3, "start_after": 2}}, id="powersgd-from-step-3", marks=pytest.mark.slow),
     pytest.param({**DP2, "devices": 4, "tp": 2}, POWER, id="powersgd-dp2-tp2"),
     pytest.param(
@@ -268,7 +268,7 @@ COUNTED: list[Any] = [
     ({"devices": 2, "zero_stage": 0}, POWER),
     pytest.param({"devices": 3, "zero_stage": 0}, "bf16", marks=pytest.mark.slow),
     pytest.param({"devices": 4, "tp": 2, "zero_stage": 0}, POWER, marks=pytest.mark.slow),
-    ({"devices": 4, "pp": 2, "zero_stage": 0, "global_batch": 4}, "fp16"),
+    pytest.param({"devices": 4, "pp": 2, "zero_stage": 0, "global_batch": 4}, "fp16", marks=pytest.mark.slow),
     ({"devices": 4, "pp": 2, "zero_stage": 0, "global_batch": 4}, POWER),
 ]
 

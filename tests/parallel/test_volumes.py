@@ -110,7 +110,7 @@ def zero_total(stage: int, micros: int) -> float:
 
 
 @pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 4])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.slow), 2, 3])
 def test_zero(stage: int, devices: int) -> None:
     micros = 3
     tables = sent(devices=devices, zero_stage=stage, global_batch=devices * B * micros)
@@ -157,7 +157,7 @@ def tensor_kinds(tp: int, sp: bool) -> Sent:
 
 
 @pytest.mark.parametrize("tp", [pytest.param(2, marks=pytest.mark.slow), 4])
-@pytest.mark.parametrize("sp", [False, True])
+@pytest.mark.parametrize("sp", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_tensor_and_sequence(sp: bool, tp: int) -> None:
     tables = sent(devices=tp, tp=tp, sp=sp)
     expected = tensor_kinds(tp, sp)

@@ -323,7 +323,7 @@ def _pipeline() -> list[Case]:
         # stages of the embedding alone and of the head alone
         case("pp4-ends-alone", pp=4, stage_layers=[0, 2, 1, 0]),
         case("pp2-head-alone-zb-h1", "tied", pp=2, schedule="zb-h1", stage_layers=[3, 0]),
-        case("pp2-interleaved-ends-alone", pp=2, schedule="interleaved", stage_layers=[0, 2, 1, 0], fast=True),
+        case("pp2-interleaved-ends-alone", pp=2, schedule="interleaved", stage_layers=[0, 2, 1, 0]),
         case("pp2-zbv-ends-alone", "tied", pp=2, schedule="zbv", stage_layers=[0, 2, 1, 0]),
         case("pp2-tied-interleaved-ends-alone", "tied", pp=2, schedule="interleaved", stage_layers=[0, 1, 2, 0]),
         case(
@@ -392,7 +392,7 @@ def _context() -> list[Case]:
     found = []
     for kind in KINDS:
         found += [
-            case(f"cp2-{kind}", cp=2, cp_kind=kind, micro_batch=4, fast=kind != "allgather"),
+            case(f"cp2-{kind}", cp=2, cp_kind=kind, micro_batch=4, fast=kind == "ring"),
             case(f"cp4-{kind}", cp=4, cp_kind=kind, micro_batch=2),
             case(f"cp2-{kind}-zero0", cp=2, cp_kind=kind, zero_stage=0, micro_batch=2),
             case(f"cp2-{kind}-zero3", cp=2, cp_kind=kind, zero_stage=3, micro_batch=2),
@@ -727,9 +727,7 @@ def _islands() -> list[Case]:
     cut = {"dp_shard": 2, "micro_batch": 2, **two}
     kinds = ("bf16", "fp8", "int8")
     narrow = [case(f"diloco-{kind}", f"diloco-{kind}", micro_batch=2, **two) for kind in kinds]
-    zero = [
-        case(f"diloco-dp2-zero{stage}", "diloco", zero_stage=stage, fast=stage == 2, **cut) for stage in (0, 1, 2, 3)
-    ]
+    zero = [case(f"diloco-dp2-zero{stage}", "diloco", zero_stage=stage, **cut) for stage in (0, 1, 2, 3)]
     return [
         case("diloco-alone", "diloco", micro_batch=2, **two),
         case("diloco-4-islands", "diloco", dp_replicate=4, micro_batch=2),

@@ -77,6 +77,7 @@ def test_a_resume_is_the_same_run_to_the_bit(tmp_path):
     assert_same_bits(weights(tmp_path / "out", optimizer=True), weights(straight, optimizer=True))
 
 
+@pytest.mark.slow
 def test_another_split_of_as_many_islands_is_the_same_run(tmp_path):
     diloco = {"inner_steps": 4, "fragments": 2, "overlap": 2}
     control = run(islands(tmp_path, diloco, optimizer=ADAMW, out_dir=str(tmp_path / "straight"))).out_dir

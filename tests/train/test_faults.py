@@ -120,6 +120,7 @@ def test_a_damaged_checkpoint_does_not_push_good_ones_out(copy):
     assert run(data).resumed_from == 8
 
 
+@pytest.mark.slow
 def test_all_are_damaged(copy):
     """Never anew over checkpoints that exist: an error, and nothing was changed."""
     data, both, control = copy
@@ -326,7 +327,7 @@ def test_a_disk_that_is_really_full(tmp_path):
         subprocess.run(["umount", "-l", str(disk)], capture_output=True, timeout=10, check=False)
 
 
-@pytest.mark.parametrize("keep", [1, 3])
+@pytest.mark.parametrize("keep", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_keep_prunes(tmp_path, keep):
     data = run_data(tmp_path, checkpoint={"every": 2, "keep": keep}, train={"steps": 8}, layout={"micro_batch": 8})
     run(data)

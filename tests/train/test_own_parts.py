@@ -184,7 +184,7 @@ def test_a_bf16_run_with_buffers(tmp_path):
     assert_same_run(two, one, tolerance=2**-8)
 
 
-@pytest.mark.parametrize("layout", [{}, ZERO3], ids=["one", "fsdp"])
+@pytest.mark.parametrize("layout", [pytest.param({}, marks=pytest.mark.slow), ZERO3], ids=["one", "fsdp"])
 def test_buffers_that_bf16_meets_where_torch_mixes_nothing(tmp_path, layout):
     data = run_data(tmp_path, model={"python": "parts:build_averaged"}, layout={**layout, "precision": "bf16"})
     says = r"buffers \(means.running_mean, means.running_var\) stay fp32.*layout.precision=fp32"

@@ -30,7 +30,7 @@ from scalewright.dry_run.no_numbers import gpu_forms, use_stand_ins
 from scalewright.dry_run.replay import Key, Piece, RankStep, Script, replay, shorten, sorts
 from scalewright.dry_run.watch import Tally, Watch
 from scalewright.model.torch_private import FakeTensorMode, complete_fakes, fake_store
-from scalewright.parallel.execute import Executor, GradientSync, Plain, Recorder
+from scalewright.parallel.execute import GradientSync, Plain, Recorder
 from scalewright.parallel.inputs import Micro, document_arguments, wanted_by
 from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
 from scalewright.parallel.offload_states import HostMasters, is_host, mark_host
@@ -131,6 +131,10 @@ class Player:
         # there are no numbers to look at
         self.step = Step(parallel, optimizer, loss, mesh, clip, look=False, balance=balance)
         watch.register(parallel.weights, optimizer)
+        executor = parallel.executor
+        assert isinstance(executor, Plain | Pipeline)
+        marked = _Marked if isinstance(executor, Pipeline) else _Tallied
+        executor.gradients = self.gradients = marked(executor.gradients, watch, self.waiting)
         if parallel.compression is not None:
             parallel.compression.steps = parallel.compression.spec.start_after  # a step that is compressed
             watch.keeps(parallel.compression.tensors())
@@ -156,21 +160,20 @@ class Player:
             plan = layout_schedule(layout)
             script = self._write(executor, shorten(plan, self.mesh.index("pp")))
             return lambda pp: replay(script, plan, pp)
-        step = self._run_some(executor, layout.accumulation)
+        step = self._run_some(layout.accumulation)
         return lambda pp: step
 
-    def _run_some(self, executor: Executor, micros: int) -> RankStep:
+    def _run_some(self, micros: int) -> RankStep:
         """A step without a pipeline: its first micro-batch, a middle one, and its last.
 
         ZeRO 0 and 3 do the same for the first as for those in the middle, so that two are enough.
         """
-        assert isinstance(executor, Plain)
-        executor.gradients = counted = _Tallied(executor.gradients, self.watch, self.waiting)
+        assert isinstance(self.gradients, _Tallied)
         run = 3 if self.run.layout.zero_stage in (1, 2) else 2
         step = self.run_step(min(run, micros))
         if micros <= run:
             return step
-        flops, sent = between(*counted.tallies[-2:])  # of a micro-batch in the middle
+        flops, sent = between(*self.gradients.tallies[-2:])  # of a micro-batch in the middle
         traffic, more = dict(step.traffic), micros - run
         for key, (count, size) in sent.items():
             traffic[key] = (traffic[key][0] + more * count, traffic[key][1] + more * size)
@@ -205,7 +208,6 @@ class Player:
 
     def _write(self, pipeline: Pipeline, part: Schedule) -> Script:
         micro_batches = self.micros()
-        pipeline.gradients = _Marked(pipeline.gradients, self.watch, self.waiting)
         recorder = ActionRecorder(self.watch, part, self.mesh.index("pp"))
         pipeline.follow(part)
         pipeline.recorder = recorder

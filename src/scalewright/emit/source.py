@@ -10,6 +10,8 @@ from typing import Any
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.in_place import rewrite
 from scalewright.emit.question import question
+from scalewright.emit.serving.deployment import is_served
+from scalewright.emit.serving.write import TARGETS
 from scalewright.emit.settings import Settings, settings_of
 from scalewright.emit.trainers import ALIASES
 from scalewright.spec.base import parse_yaml, read_yaml
@@ -27,6 +29,10 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     if not isinstance(data, dict):
         how = "give a run file, what `plan --json` printed, or what `scalewright read FILE --out run.yaml` makes of it"
         raise UserError("it holds no keys and values", str(path), how)
+    if is_served(data):
+        raise UserError(
+            "it is an answer of `inference`: a model that is served", str(path), f"emit {' or '.join(TARGETS)}"
+        )
     if "step_time_s" in data and "layout" in data:
         how = "give what `plan --json` printed: it has the whole run; --near and --fix hold a layout"
         raise UserError("it is the answer of `predict`, which has no run", str(path), how)

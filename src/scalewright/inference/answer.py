@@ -16,6 +16,7 @@ from scalewright.inference.layouts import loads
 from scalewright.inference.load import ENDLESS, Load, Served, Times
 from scalewright.inference.money import money
 from scalewright.inference.search import apart_gain, pareto, search
+from scalewright.inference.server import server
 from scalewright.inference.setup import HALF, Columns, Question, table
 from scalewright.inference.spread import WAITING, band, sigmas
 from scalewright.plan.whole_run import WholeRun
@@ -95,6 +96,7 @@ def answer(q: Question, asked: Load, paid: WholeRun, explain: bool = True) -> di
     if explain:
         keys["curve"] = curve(q) if fits else []
         keys["evidence"] = {"nearest": nearest(q, asked, c)}
+    keys["server"] = server(q, t)
     keys["assumed"] = assumed
     return keys
 
@@ -163,7 +165,10 @@ def _speculation(q: Question, asked: Load, out: float) -> dict[str, float]:
     t = table([plain])
     served = load.serve(t, constants(), loads([asked], [q.shape]))
     base = float(served.requests_per_s[0]) * q.shape.units * q.output_len
-    return {"guessed": q.speculation.tokens, "accepted": q.speculation.accepted, "speed_up": out / base}
+    return {
+        "guessed": q.speculation.tokens, "accepted": q.speculation.accepted, "cost": q.speculation.cost,
+        "speed_up": out / base,
+    }  # fmt: skip
 
 
 def curve(q: Question) -> list[dict[str, float]]:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from scalewright.plan import defaults
 from scalewright.plan.answer import ChoiceAnswer, PlanAnswer, answers
 from scalewright.plan.frameworks import OURS
+from scalewright.plan.predict import Prediction, price
+from scalewright.plan.records import LayoutKeys
 from scalewright.plan.search.branch_and_bound import Stop, Tell
 from scalewright.plan.search.objective import MONEY, Goal
 from scalewright.plan.search.precisions import ANY, gains, search_any
@@ -27,7 +29,7 @@ from scalewright.plan.search.why_not import why_not as explain_loss
 from scalewright.plan.switches import check_names
 from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.common.files import check_replaceable, write_signed
-from scalewright.spec.diloco import DilocoSpec
+from scalewright.spec.diloco import DilocoSpec, check_diloco
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
@@ -104,6 +106,27 @@ def _priced_optimizer(asked: Question, trainer: str | None) -> list[str]:
     return []
 
 
+def ask_layout(question: Question, notes: Notes, given: LayoutKeys) -> tuple[Prediction, list[str]]:
+    """The price of a run in a layout of which some keys are `given`, and all that was assumed. Raises UserError."""
+    assert question.cluster is not None
+    stated = defaults.resolve_sizes(given, question.cluster, question.seq_len)
+    sizes: list[str] = []
+    if question.states_layout:
+        left_out = {"micro_batch"} - question.layout.model_fields_set - question.guessed.keys()
+        if left_out and "global_batch" in question.guessed:  # a micro-batch of each rank
+            left_out.add("global_batch")
+        resized = question.resized(stated.get("devices"), stated.get("global_batch"), stated.get("micro_batch", 0))
+        sizes += resized.notes({*stated, *left_out})
+        stated = {**{key: value for key, value in resized.layout.dump().items() if key not in left_out}, **stated}
+    ours = question.states_layout and question.form is None  # `train` runs such a file with 1
+    full, filled = defaults.complete(stated, question, micro_batch=not ours)
+    check_diloco(question.run.diloco, full, question.model.num_hidden_layers)
+    prediction = price(question.with_layout(full))
+    said = {*stated, *(note.split()[0] for note in filled)}
+    left = defaults.assumptions(said, full, prediction.request)
+    return prediction, [*notes.length, *sizes, *filled, *left, *notes.used(full.devices, question.cluster)]
+
+
 def answer_plan(
     question: Question,
     goal: Goal,
@@ -150,7 +173,7 @@ def answer_plan(
         precisions=gains(plan, stop) if explain and plan.complete else [],
         nearby=nearby(plan) if explain and plan.complete else [],
         trainable=chosen([plan.trainable])[0] if plan.trainable else None,
-        run=planned(plan, plan.best[0].layout, data),
+        run=planned(plan.question, plan.best[0].layout, plan.template.compress, data),
         run_yaml=text,
         asked=explain_loss(plan, why_not) if why_not is not None else None,
         scaling=scaling(question, goal, counts, stop, tell) if counts and plan.complete else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.resources
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +73,32 @@ def grouped(blocks: Sequence[Block]) -> list[dict[str, object]]:
 
 def render(page: Page) -> str:
     """The page as one HTML text; every value in it is escaped."""
-    templates = jinja2.Environment(
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            page=page,
+            charts=[chart for section in page.sections for chart in section.charts],
+            drawings=[drawing for section in page.sections for drawing in section.drawings],
+            css="".join(map(asset, page.styles)),
+            js="".join(map(asset, page.scripts)),
+        )
+    )
+
+
+def render_section(section: Section | None) -> str:
+    """The inside of one section, for a page that puts it in its place; empty where there is none."""
+    if section is None:
+        return ""
+    return _templates().get_template(f"sections/{section.template}").render(data=section.data)
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    return jinja2.Environment(
         loader=jinja2.PackageLoader("scalewright.report"), autoescape=True, undefined=jinja2.StrictUndefined,
         finalize=lambda value: printable(value) if type(value) is str else value, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    return templates.get_template("page.html").render(
-        page=page,
-        charts=[chart for section in page.sections for chart in section.charts],
-        drawings=[drawing for section in page.sections for drawing in section.drawings],
-        css="".join(map(_asset, page.styles)),
-        js="".join(map(_asset, page.scripts)),
-    )
 
 
 def write(path: Path, text: str, force: bool = False) -> Path:
@@ -110,5 +126,6 @@ def _is_ours(path: Path) -> bool:
     return text[:100].lstrip().lower().startswith("<!doctype html") and "Scalewright" in text
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A style or a script of the pages."""
     return (importlib.resources.files("scalewright.report") / "assets" / name).read_text(encoding="utf-8")

@@ -100,7 +100,7 @@ def test_characters_of_marks_are_no_marks(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "python a.py $((" + "!" * 9000 + "1))",
+        "python a.py $((" + "!" * 3000 + "1))",
         "if true; then " * 400 + "fi; " * 400,
         "python a.py " + "$(echo " * 300 + ")" * 300,
     ],

@@ -60,7 +60,7 @@ def test_a_row_of_the_space_is_priced_as_predict_prices_its_layout(model: Any, d
     ("model", "devices", "objective", "fixed"),
     [
         (LLAMA, 8, "time", {}),
-        (LLAMA, 8, "energy", {}),
+        pytest.param(LLAMA, 8, "energy", {}, marks=pytest.mark.slow),
         pytest.param(MIXTRAL, 8, "energy", {}, marks=pytest.mark.slow),
         (LLAMA, 16, "time", {"recompute": ("full", "selective")}),
         (LLAMA, 16, "time", {"offload": ("optimizer", "all"), "recompute": ({"every": 5}, "full")}),

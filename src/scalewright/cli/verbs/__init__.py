@@ -21,6 +21,7 @@ from scalewright.cli.verbs.diagnose import diagnose
 from scalewright.cli.verbs.doctor import doctor
 from scalewright.cli.verbs.emit import emit
 from scalewright.cli.verbs.evaluate import evaluate
+from scalewright.cli.verbs.explore import explore
 from scalewright.cli.verbs.generate import generate
 from scalewright.cli.verbs.goodput import goodput
 from scalewright.cli.verbs.inference import inference
@@ -50,7 +51,7 @@ VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in whi
         ),
     },
     "Plan": {
-        "plan": plan, "predict": predict,
+        "plan": plan, "predict": predict, "explore": explore,
         "budget": (budget.budget, {"ladder": budget.ladder, "fit": budget.fit}),
         "goodput": goodput, "inference": inference, "score": score,
     },

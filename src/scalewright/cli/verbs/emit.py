@@ -1,4 +1,4 @@
-"""`scalewright emit TRAINER RUN`: the same run as another trainer's configuration."""
+"""`scalewright emit TRAINER RUN`: a run, or a served model, in another program's words."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ import typer
 from scalewright.cli.options import Force, Json, argument, flag, option
 from scalewright.cli.output import print, print_exact, print_json
 from scalewright.spec.common.shell import operand, quote
-from scalewright.spec.errors import shortened
+from scalewright.spec.errors import UserError, shortened
 
 if TYPE_CHECKING:
     from scalewright.emit.emitted import Emitted
 
 
 def emit(
-    trainer: Annotated[str, argument("TRAINER", "megatron, torchtitan, deepspeed, accelerate, nanotron, ...")],
-    run: Annotated[str, argument("RUN", "A run file, or what `plan --json` printed.")],
-    overrides: Annotated[list[str] | None, argument("KEY=VALUE...", "Keys to change, such as layout.tp=2.")] = None,
+    trainer: Annotated[
+        str, argument("TRAINER", "megatron, torchtitan, accelerate, ...; vllm, sglang, trtllm, dynamo, kserve.")
+    ],
+    run: Annotated[str, argument("RUN", "A run file, or what `plan --json` or `inference --json` printed.")],
+    overrides: Annotated[
+        list[str] | None, argument("KEY=VALUE...", "Keys to change: layout.tp=2; engines: checkpoint, draft, max_len.")
+    ] = None,
     out: Annotated[Path | None, option("DIR", "Where to write; default: NAME-TRAINER.")] = None,
     show: Annotated[bool, flag("Print the files and write nothing.", "--print")] = False,
     strict: Annotated[bool, flag("Exit with 1 when a setting was dropped or changed.", "--strict")] = False,
@@ -30,23 +34,19 @@ def emit(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Write a run as another trainer's configuration, with its launch line.
+    """Write a run, or a served model, in another program's words, with its launch line.
 
     \b
     scalewright emit megatron run.yaml
     scalewright emit torchtitan plan.json --out titan --strict
+    scalewright emit vllm served.json --out serve
     """
-    from scalewright.emit.source import in_own_file, load_settings
-    from scalewright.emit.write import emit as write
+    from scalewright.emit.serving.write import is_target
     from scalewright.emit.write import save
 
-    settings = load_settings(run, overrides or ())
-    settings.version = software_version
-    emitted = write(trainer, settings)
-    if not overrides and software_version is None:
-        emitted = in_own_file(run, trainer, emitted)
+    name, emitted = (_served if is_target(trainer) else _trained)(trainer, run, overrides or [], software_version)
     refused = strict and not emitted.exact
-    folder = out or Path(f"{settings.run.name}-{emitted.trainer}")
+    folder = out or Path(f"{name}-{emitted.trainer}")
     written = [] if show or refused else save(emitted.files, folder, force)
     if json:
         print_json({**emitted.dump(), "written": [str(path) for path in written]})
@@ -54,6 +54,27 @@ def emit(
         _show(emitted, folder, show, refused)
     if refused:
         raise typer.Exit(1)
+
+
+def _trained(trainer: str, run: str, overrides: list[str], version: str | None) -> tuple[str, Emitted]:
+    from scalewright.emit.source import in_own_file, load_settings
+    from scalewright.emit.write import emit as write
+
+    settings = load_settings(run, overrides)
+    settings.version = version
+    emitted = write(trainer, settings)
+    if not overrides and version is None:
+        emitted = in_own_file(run, trainer, emitted)
+    return settings.run.name, emitted
+
+
+def _served(engine: str, answer: str, overrides: list[str], version: str | None) -> tuple[str, Emitted]:
+    from scalewright.emit.serving.write import emit_served
+
+    if version is not None:
+        how = f"leave it out: {engine} is written in the words of one release, which --json names"
+        raise UserError("engines have no other release here", "--software-version", how)
+    return Path(answer).stem, emit_served(engine, answer, overrides)
 
 
 def _show(emitted: Emitted, folder: Path, show: bool, refused: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from scalewright.spec.base import to_yaml
 from scalewright.spec.common.formatting import commented
-from scalewright.spec.compress import applicable
+from scalewright.spec.compress import Compress, applicable
 from scalewright.spec.hardware.cluster import LOCAL, ClusterSpec, cluster_names, load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import is_preset, load_model_spec
@@ -21,6 +21,7 @@ from scalewright.spec.question import DATA, Question
 from scalewright.spec.run import DataSpec, RunSpec
 
 if TYPE_CHECKING:
+    from scalewright.plan.predict import Prediction
     from scalewright.plan.search.choices import Plan
 
 FILL = "FILL-IN: a folder of token shards, as `scalewright prepare` writes it"
@@ -30,31 +31,34 @@ PLACEHOLDER = "DATA_FOLDER"
 def run_file(plan: Plan, data: str | None = None) -> str | None:
     """The YAML of a run with the best layout that `train` runs; None where it runs none of the plan's."""
     choice = plan.trainable
-    if choice is None:
-        return None
-    prediction, cluster = choice.prediction, plan.question.cluster
+    return None if choice is None else layout_file(plan.question, choice.prediction, choice.layout, data)
+
+
+def layout_file(question: Question, prediction: Prediction, layout: Layout, data: str | None = None) -> str:
+    """The YAML of a run in one layout, its predicted cost in the first line."""
+    request, cluster = prediction.request, question.cluster
     figures = f"{prediction.step_time_s:.4g} s a step, {prediction.peak_gib:.1f} GiB on the worst rank"
-    machine = cluster.name if cluster else plan.template.chip.name
-    first_line = commented(f"Planned for {plan.goal.devices} devices of {machine}: {figures} predicted.")
-    text = to_yaml(planned(plan, choice.layout, data))
+    machine = cluster.name if cluster else request.chip.name
+    first_line = commented(f"Planned for {layout.devices} devices of {machine}: {figures} predicted.")
+    text = to_yaml(planned(question, layout, request.compress, data))
     return first_line + text.replace(f"train: {DATA}\n", f"train: {PLACEHOLDER}  # {FILL}\n")
 
 
-def planned(plan: Plan, layout: Layout, data: str | None = None) -> dict[str, object]:
-    """The run of a plan in one of its layouts, as keys of a run file; `data`: a folder of token shards."""
-    run = plan.question.run
-    keys = {**run.written(), "version": 1, "model": _model(plan.question), "layout": layout.written()}
+def planned(question: Question, layout: Layout, compressed: Compress, data: str | None = None) -> dict[str, object]:
+    """A run in one layout, as keys of a run file; `compressed`: as it was priced; `data`: a folder of token shards."""
+    run = question.run
+    keys = {**run.written(), "version": 1, "model": _model(question), "layout": layout.written()}
     if "name" not in run.model_fields_set:
-        keys["name"] = f"{plan.model.name}-{plan.goal.devices}".replace("/", "-").replace(" ", "-")
-    if plan.question.cluster is not None:
-        keys["cluster"] = _cluster(plan.question.cluster)
+        keys["name"] = f"{question.model.name}-{layout.devices}".replace("/", "-").replace(" ", "-")
+    if question.cluster is not None:
+        keys["cluster"] = _cluster(question.cluster)
     if data is not None:
         valid = {"valid": data} if (Path(data).expanduser() / "valid").is_dir() else {}
-        rest = keys["data"] if isinstance(run.data, DataSpec) else {"seq_len": plan.question.seq_len}
+        rest = keys["data"] if isinstance(run.data, DataSpec) else {"seq_len": question.seq_len}
         keys["data"] = {"train": data, **_without(rest, "train"), **valid}
-    if plan.question.framework != run.engine:
+    if question.framework != run.engine:
         keys = _without(keys, "engine", "engine_options")
-    compress = applicable(plan.template.compress, layout, islands=run.diloco is not None)
+    compress = applicable(compressed, layout, islands=run.diloco is not None)
     if compress == "none" and "train" in keys:  # as it was priced
         keys["train"] = _without(keys["train"], "compress")
     keys = keys if keys.get("train", True) else _without(keys, "train")

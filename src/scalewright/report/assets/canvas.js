@@ -36,7 +36,10 @@ const canvas = (() => {
     new ResizeObserver(() => {
       if (element.clientWidth !== width) { width = element.clientWidth; soon(); }
     }).observe(element);
-    document.documentElement.addEventListener("palette", soon);
+    document.documentElement.addEventListener("palette", function again() {
+      if (element.isConnected) soon();
+      else document.documentElement.removeEventListener("palette", again); // another drawing took its place
+    });
     return soon;
   }
 

@@ -1,7 +1,6 @@
 // A plan's pipeline, a lane for every rank and a box for every computation; or lanes of bare boxes, of a trace.
-(() => {
-  const [data, place] = canvas.find("pipeline");
-  if (!data) return;
+const pipeline = (data, place) => {
+  if (!data || !place) return;
   const element = place.querySelector("canvas");
   const kinds = data.colours || ["forward", "backward", "input", "weight"];
   const lanes = data.ranks.map(decode);
@@ -16,7 +15,7 @@
   let folded = Boolean(data.fold); // the ends of the step beside each other, what lies between left out
   const torn = 28; // pixels of the break
   const draw = canvas.keep(place, paint);
-  const zoomTools = document.querySelector(".pipeline .zoom");
+  const zoomTools = place.closest(".pipeline").querySelector(".zoom");
   zoomTools.hidden = false;
   zoomTools.addEventListener("click", (event) => {
     const what = event.target.dataset.zoom;
@@ -276,4 +275,5 @@
     const from = i ? lane.end[i - 1] : 0, to = i < lane.start.length ? lane.start[i] : 1;
     return ["idle", `rank ${rank}: ${time(to - from)} from ${time(from)}`];
   }
-})();
+};
+pipeline(...canvas.find("pipeline"));

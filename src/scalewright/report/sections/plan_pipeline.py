@@ -39,12 +39,12 @@ class Pipeline:
     messages: bool  # the plan has their times
 
 
-def section(document: PlanDocument) -> Section | None:
-    """The timeline; a sentence where the plan lacks the numbers; None without a pipeline."""
+def section(document: PlanDocument, most: int = MOST_ACTIONS) -> Section | None:
+    """The timeline, of at most so many actions; a sentence where the plan lacks numbers; None without a pipeline."""
     best = document.first
     if best is None or best.size("pp") == 1:
         return None
-    pipeline = put_on_the_clock(best)
+    pipeline = put_on_the_clock(best, most)
     if isinstance(pipeline, str):
         return Section("pipeline", "Pipeline", "plan_pipeline.html", {"missing": pipeline})
     boxes, gap = boxes_of(pipeline)
@@ -67,7 +67,7 @@ def section(document: PlanDocument) -> Section | None:
     return Section("pipeline", "Pipeline", "plan_pipeline.html", data, drawings=[drawing])
 
 
-def put_on_the_clock(best: Estimate) -> Pipeline | str:
+def put_on_the_clock(best: Estimate, most: int = MOST_ACTIONS) -> Pipeline | str:
     """The schedule of a layout with its stages' seconds; or why it can't be drawn, as a sentence."""
     kind, pp, chunks = str(best.layout.get("schedule", "1f1b")), best.size("pp"), best.size("virtual_stages")
     micros = micro_batches(best)
@@ -77,7 +77,7 @@ def put_on_the_clock(best: Estimate) -> Pipeline | str:
         return "The layout's micro-batches aren't whole, so its pipeline isn't drawn."
     if pp * chunks > MOST_STAGES:
         return f"The pipeline isn't drawn: it has {pp * chunks:,} stages."
-    drawn = fewer(micros, pp, pp * chunks * 2)
+    drawn = fewer(micros, pp, pp * chunks * 2, most)
     try:
         plan = schedule(kind, pp, chunks, drawn)
         costs = stage_costs(plan, best.stages)
@@ -109,9 +109,9 @@ def micro_batches(best: Estimate) -> int | None:
     return int(batch // samples)
 
 
-def fewer(micros: int, ranks: int, actions: int) -> int:
+def fewer(micros: int, ranks: int, actions: int, most: int = MOST_ACTIONS) -> int:
     """As many micro-batches as the clock takes in seconds: a multiple of the ranks, which suits all kinds."""
-    return min(micros, max(MOST_ACTIONS // actions // (2 * ranks), 1) * 2 * ranks)
+    return min(micros, max(most // actions // (2 * ranks), 1) * 2 * ranks)
 
 
 def stage_costs(plan: Schedule, stages: Sequence[Stage]) -> list[dict[str, float]] | None:
