@@ -19,14 +19,14 @@ BUDGET = {
     "bench": 700,
     "budget": 1_180,  # laws, fixed point with a plan, serving, ladders, fits and their picture
     "checkpoint": 2_110,
-    "cli": 3_690,  # engines beside trainers; budget, goodput, inference; price lists; suffixes; no silence; words that users try
+    "cli": 3_695,  # engines beside trainers; budget, goodput, inference; price lists; suffixes; words that users try
     "data": 3_175,  # which fraction validates; names of mended files
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
     "dry_run": 1_060,  # kinds of memory as a plan has them
-    "emit": 9_590,  # serving/: five engines and layers that serve; bash/: scripts followed as bash would, bounded; trainers' words are data; published scripts
+    "emit": 9_590,  # serving/; bash/: scripts followed as bash would, bounded; trainers' words are data
     "evaluate": 210,
     "goodput": 610,
-    "inference": 1_735,  # what a launch line needs; rows of other people's tables are 300 of it
+    "inference": 1_790,  # first tokens fitted and scored; what a launch line needs; rows of others' tables: 300
     "launch": 3_818,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine
@@ -34,7 +34,7 @@ BUDGET = {
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
     "plan": 7_760,  # money, energy and failures; releases, networks, precisions as axes, bands of what no fit saw
-    "report": 4_390,  # budget, goodput and inference as blocks; what a total leaves out; what is unusual
+    "report": 4_530,  # the page about serving; budget, goodput, inference as blocks; what a total leaves out
     "serve": 360,
     "spec": 6_940,  # six families; networks; all mistakes at once; what trainers recompute; prices and energy
     "track": 1_190,  # a line before silence

@@ -1,4 +1,4 @@
-"""`scalewright report RUN_DIR|PLAN.json`: one self-contained HTML file about a run, or about a plan."""
+"""`scalewright report RUN_DIR|PLAN.json`: one self-contained HTML file about a run, a plan, or a served model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 from scalewright.cli.options import Force, Json, argument, option
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 
 PLANS = {".json", ".yaml", ".yml"}
@@ -16,7 +17,10 @@ PLANS = {".json", ".yaml", ".yml"}
 def report(
     subjects: Annotated[
         list[Path],
-        argument("RUN_DIR...|PLAN.json", "A run's folder, several, or what `plan --json` or `predict --json` wrote."),
+        argument(
+            "RUN_DIR...|PLAN.json",
+            "A run's folder, several, or what `plan`, `predict` or `inference` wrote with --json.",
+        ),
     ],
     out: Annotated[
         Path | None, option("FILE", "Default: report.html in the folder, or above several; PLAN.html.")
@@ -36,13 +40,15 @@ def report(
 
 
 def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
+    from scalewright.report.inference import is_served, write_served_file
     from scalewright.report.plan import write_plan_file
     from scalewright.report.run import write_report
     from scalewright.report.runs import find_runs, is_run, write_overlay
 
     first = subjects[0]
     if len(subjects) == 1 and (first.suffix == ".json" or first.is_file()):
-        return write_plan_file(first, out, force)
+        served = first.is_file() and is_served(read_yaml(first))
+        return (write_served_file if served else write_plan_file)(first, out, force)
     if len(subjects) == 1 and (is_run(first) or not first.is_dir()):
         return write_report(first, out, force)
     runs = find_runs(subjects if len(subjects) == 1 else _folders(subjects))
