@@ -21,7 +21,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import import_module, metadata
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import yaml
 from harness.facts import facts
@@ -49,6 +51,12 @@ NAMES = {"vllm": "vllm", "sglang": "sglang", "dynamo": "ai-dynamo", "kserve": "k
 PRICED = {
     "vllm": ("vllm",), "sglang": ("sglang",), "dynamo": ("sglang", "vllm", "tensorrt-llm"), "kserve": ("vllm",),
 }  # fmt: skip
+CONTROLS = {
+    "vllm": {"a flag": ("--max-model-len", "--max-model-lengths"), "a value": ("bfloat16", "bf15")},
+    "sglang": {"a flag": ("--context-length", "--context-lengths"), "a value": ("bf16", "bf15")},
+    "dynamo": {"a flag": ("--context-length", "--context-lengths"), "a value": ("bf16", "bf15")},
+    "kserve": {"a size": ("tensor:", "tensors:"), "a key of a pod": ("resources:", "resource:")},
+}  # fmt: skip
 Judge = Callable[[Emitted, str], None]  # raises what the parser raises
 
 
@@ -75,7 +83,7 @@ def main() -> None:
     )
     if refused:
         result.say(table(["refused", "times"], [[why, times] for why, times in refused.most_common()]))
-    for what, wrong in (("a flag", ("--max-model-len", "--max-model-lengths")), ("a value", ("bf16", "bf15"))):
+    for what, wrong in CONTROLS.get(options.engine, CONTROLS["vllm"]).items():
         result.say(f"Control, {what} that it hasn't: {control(options.engine, judge, wrong)}.")
     result.close()
 
@@ -144,9 +152,7 @@ def control(engine: str, judge: Judge, wrong: tuple[str, str]) -> str:
 
     priced = PRICED[engine][0]
     right = write(engine, answer("plain", priced))
-    ours = "--context-length" if priced == "sglang" else wrong[0]
-    before = ours if wrong[0].startswith("--") else "bf16" if priced == "sglang" else "bfloat16"
-    files = {name: text.replace(before, wrong[1]) for name, text in right.files.items()}
+    files = {name: text.replace(*wrong) for name, text in right.files.items()}
     assert files != dict(right.files)
     said = refusal(judge, Emitted(right.trainer, right.version, files, right.command), priced)
     return said or "nothing"
@@ -179,7 +185,8 @@ def bare(flags: list[str]) -> list[str]:
 
 
 def vllm() -> Judge:
-    """AsyncEngineArgs by their FlexibleArgumentParser, then the dataclass itself."""
+    """AsyncEngineArgs by their FlexibleArgumentParser, then the dataclass itself; a CPU stands in for the GPU."""
+    _stand_in()
     arguments: Any = import_module("vllm.engine.arg_utils").AsyncEngineArgs
     flexible: Any = import_module("vllm.utils.argparse_utils").FlexibleArgumentParser
     parser = arguments.add_cli_args(flexible())
@@ -207,6 +214,10 @@ def sglang() -> Judge:
 
 def dynamo() -> Judge:
     """Its model of a graph, then the flags of each worker by the engine's parser and by its own."""
+    for name in ABSENT:  # not on PyPI, and asked for nothing here
+        sys.modules.setdefault(name, MagicMock())
+    fields = {key: SimpleNamespace(default=None) for key in TRTLLM_LIMITS}
+    sys.modules["tensorrt_llm.llmapi"].BuildConfig = SimpleNamespace(model_fields=fields)  # type: ignore[attr-defined]
     config: Any = import_module("dynamo.profiler.utils.config").Config
     engines: dict[str, Any] = {}
 
@@ -228,10 +239,19 @@ def dynamo() -> Judge:
     return judge
 
 
+ABSENT = ("aisimulate_core", "aisimulate_core.sdk", "tensorrt_llm", "tensorrt_llm.llmapi")
+TRTLLM_LIMITS = ("max_batch_size", "max_num_tokens", "max_seq_len", "max_beam_width")
 OWN_ARGUMENTS = {"vllm": "DynamoVllmArgGroup", "sglang": "DynamoSGLangArgGroup", "trtllm": "DynamoTrtllmArgGroup"}
 
 
+def _stand_in() -> None:
+    """The device that vLLM asks for before it lists its flags."""
+    platforms: Any = import_module("vllm.platforms")
+    platforms._current_platform = import_module("vllm.platforms.cpu").CpuPlatform()
+
+
 def _vllm_parser() -> Any:
+    _stand_in()
     flexible: Any = import_module("vllm.utils.argparse_utils").FlexibleArgumentParser
     return import_module("vllm.engine.arg_utils").AsyncEngineArgs.add_cli_args(flexible())
 
@@ -248,6 +268,9 @@ ENGINE_PARSERS = {"vllm": _vllm_parser, "sglang": _sglang_parser}
 def kserve() -> Judge:
     """Its client's model of the service, Kubernetes' of each pod; the flags, where vLLM is here, by vLLM."""
     client: Any = import_module("kubernetes.client").ApiClient()
+    package = ModuleType("kserve")  # its models alone: the package itself imports a server
+    package.__path__ = [str(metadata.distribution("kserve").locate_file("kserve"))]
+    sys.modules["kserve"] = package
     service: Any = import_module("kserve.models.v1alpha2_llm_inference_service").V1alpha2LLMInferenceService
 
     def judge(emitted: Emitted, priced: str) -> None:
@@ -257,7 +280,7 @@ def kserve() -> Judge:
         for part in filter(None, (data["spec"], data["spec"].get("prefill"))):
             for pods in filter(None, (part["template"], part.get("worker"))):
                 text = json.dumps(pods)
-                pod = client.deserialize(type("Answer", (), {"data": text})(), "V1PodSpec")
+                pod = client.deserialize(text, "V1PodSpec", "application/json")
                 if client.sanitize_for_serialization(pod) != pods:
                     raise ValueError("a key of the pod isn't Kubernetes'")
             if set(part["parallelism"]) - SIZES:
