@@ -1,8 +1,9 @@
 """How far `inference` is off on the bundled serving runs: as shipped, and with each source left out of the fit.
 
-data/inference_runs.csv ──fit without a source──> its rows predicted ──> error, bias, share inside p10 to p90
+data/inference_runs.csv ──fit without a source──> its rows predicted ──> error, bias, share inside p10 to p90,
+                                                                     │   of tokens/s, TTFT and TPOT
                                                                      └─> results/DATE-inference-accuracy.json,
-                                                                         and the table of docs/inference.md
+                                                                         and the tables of docs/inference.md
 
 python comparisons/inference_accuracy.py            some minutes of one core
 python comparisons/inference_accuracy.py --page     the page anew, from the newest result
@@ -23,8 +24,8 @@ import numpy as np
 from scalewright.inference import load
 from scalewright.inference.constants import constants
 from scalewright.inference.fit import left_out
-from scalewright.inference.score import Runs, by_source, predicted, read_table, runs_of
-from scalewright.inference.spread import TENTH, sigmas
+from scalewright.inference.score import LATENCIES, Runs, by_source, latencies, predicted, read_table, runs_of
+from scalewright.inference.spread import TENTH, WAITING, sigmas
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "comparisons" / "results"
@@ -32,28 +33,43 @@ PAGE = ROOT / "docs" / "inference.md"
 TABLE = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
 
 
-def figures(runs: Runs, without: np.ndarray) -> dict[str, Any]:
-    """Errors by source and in all; `without`: rates predicted by constants that never saw a row's source."""
-    shipped = by_source(runs, predicted(runs, constants()))
-    out = by_source(runs, without)
-    scored = np.isfinite(runs.measured) & np.isfinite(without)
+def figures(runs: Runs, without: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Errors by source and in all; `without`: predicted by constants that never saw a row's source."""
+    served = load.serve(runs.columns, constants(), runs.loads)
     width = TENTH * sigmas(runs.columns, constants())
-    inside = abs(np.log(without / np.where(scored, runs.measured, 1.0))) <= width
+    seconds = latencies(runs, constants())
+    wide = {"ttft_s": WAITING * width, "tpot_s": width}
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "rows": len(runs.asked) + len(runs.refused), "expressed": len(runs.asked),
+        "scored": int(np.isfinite(runs.measured).sum()),
+        **errors(runs, predicted(runs, constants()), without["rate"], runs.measured, width),
+        "fits_pct": 100 * float(served.fits.mean()),
+        "latencies": {
+            name: errors(runs, seconds[name], without[name], runs.latency(name), wide[name]) for name in LATENCIES
+        },
+    }  # fmt: skip
+
+
+def errors(
+    runs: Runs, shipped: np.ndarray, without: np.ndarray, measured: np.ndarray, width: np.ndarray
+) -> dict[str, Any]:
+    """Errors of one quantity; `width`: of its band, in logarithms."""
+    as_shipped = by_source(runs, shipped, measured)
+    out = by_source(runs, without, measured)
+    scored = np.isfinite(measured) & np.isfinite(without)
+    inside = abs(np.log(np.where(scored, without, 1.0)) - np.log(np.where(scored, measured, 1.0))) <= width
     sources = {
         source: {
-            "rows": int(line["rows"]), "shipped_pct": shipped[source]["error_pct"], "left_out_pct": line["error_pct"],
-            "bias_pct": line["bias_pct"],
+            "rows": int(line["rows"]), "shipped_pct": as_shipped[source]["error_pct"],
+            "left_out_pct": line["error_pct"], "bias_pct": line["bias_pct"],
             "inside_pct": 100 * float(np.mean(inside[scored & (runs.source == source)])),
         }
         for source, line in out.items()
     }  # fmt: skip
     columns = {key: np.array([line[key] for line in sources.values()]) for key in next(iter(sources.values()))}
-    off = abs(without[scored] / runs.measured[scored] - 1)
-    served = load.serve(runs.columns, constants(), runs.loads)
+    off = abs(without[scored] / measured[scored] - 1)
     return {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "rows": len(runs.asked) + len(runs.refused), "expressed": len(runs.asked),
-        "scored": int(np.isfinite(runs.measured).sum()),
         "left_out": {
             "median_of_sources_pct": float(np.median(columns["left_out_pct"])),
             "mean_of_sources_pct": float(np.mean(columns["left_out_pct"])), "all_rows_pct": 100 * float(np.median(off)),
@@ -64,8 +80,7 @@ def figures(runs: Runs, without: np.ndarray) -> dict[str, Any]:
             "median_of_sources_pct": float(np.median(columns["shipped_pct"])),
             "mean_of_sources_pct": float(np.mean(columns["shipped_pct"])),
         },
-        "not_left_out": sorted(set(shipped) - set(out)),
-        "fits_pct": 100 * float(served.fits.mean()), "sources": sources,
+        "not_left_out": sorted(set(as_shipped) - set(out)), "sources": sources,
     }  # fmt: skip
 
 
@@ -93,8 +108,40 @@ def page_table(found: Mapping[str, Any]) -> str:
         f" {line['inside_pct']:.0f} | {line['shipped_pct']:.1f} |"
         for source, line in sorted(found["sources"].items(), key=lambda item: -item[1]["rows"])
     ]
+    rows += latency_tables(found) if "latencies" in found else []  # results of before they were scored have none
     waiting = [f"\nNot left out yet: {', '.join(found['not_left_out'])}."] if found["not_left_out"] else []
     return "\n".join([*head, *rows, *waiting]) + "\n"
+
+
+def latency_tables(found: Mapping[str, Any]) -> list[str]:
+    """TTFT and TPOT: the whole, then by source."""
+    head = [
+        "", "Seconds to the first token (TTFT) and of each further one (TPOT): medians, where a source has them.", "",
+        "| | sources | rows | median of sources | all rows | in p10–p90 | as shipped |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    by_name: dict[str, dict[str, Any]] = {"TTFT": found["latencies"]["ttft_s"], "TPOT": found["latencies"]["tpot_s"]}
+    for name, of in by_name.items():
+        rows, left = sum(line["rows"] for line in of["sources"].values()), of["left_out"]
+        head.append(
+            f"| {name} | {len(of['sources'])} | {rows} | {left['median_of_sources_pct']:.1f} |"
+            f" {left['all_rows_pct']:.1f} | {left['inside_pct']:.1f} | {of['shipped']['median_of_sources_pct']:.1f} |"
+        )
+    head += [
+        "", "| source | TTFT: rows | left out | bias | in p10–p90 | TPOT: rows | left out | bias | in p10–p90 |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    sources = dict.fromkeys(source for of in by_name.values() for source in of["sources"])
+    for source in sources:
+        cells = [_latency_cells(of["sources"].get(source)) for of in by_name.values()]
+        head.append(f"| {source} | {' | '.join(cells)} |")
+    return head
+
+
+def _latency_cells(line: Mapping[str, Any] | None) -> str:
+    if line is None:
+        return " | | | "
+    return f"{line['rows']} | {line['left_out_pct']:.1f} | {line['bias_pct']:+.1f} | {line['inside_pct']:.0f}"
 
 
 def newest() -> dict[str, Any]:

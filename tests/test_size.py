@@ -19,7 +19,7 @@ BUDGET = {
     "bench": 700,
     "budget": 1_275,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits and a picture
     "checkpoint": 2_110,
-    "cli": 3_760,  # engines beside trainers; budget, goodput, inference, explore; price lists; suffixes; no silence
+    "cli": 3_800,  # engines beside trainers; budget, goodput, inference, explore; price lists; suffixes; no silence
     "data": 3_175,  # which fraction validates; names of mended files
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
     "dry_run": 1_060,  # kinds of memory as a plan has them
@@ -27,7 +27,7 @@ BUDGET = {
     "evaluate": 210,
     "explore": 455,  # a page, live and in a file
     "goodput": 610,
-    "inference": 1_780,  # a launch line's needs; rows of tables are 300 of it; prices by cloud, their bands
+    "inference": 1_860,  # first tokens fitted and scored; a launch line's needs; rows of tables: 300; prices by cloud
     "launch": 3_818,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine
@@ -35,7 +35,7 @@ BUDGET = {
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
     "plan": 7_910,  # a layout alone; money, energy, failures; releases, networks, precisions; bounds of whole groups
-    "report": 4_480,  # sections alone; budget, goodput, inference as blocks; what a total leaves out; what is unusual
+    "report": 4_620,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
     "serve": 360,
     "spec": 6_955,  # six families; networks; all mistakes at once; what trainers recompute; prices and energy
     "track": 1_190,  # a line before silence

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 import scalewright as sw
+from scalewright.inference.ask import Wanted
+from scalewright.inference.ask import ask as question
+from scalewright.inference.constants import constants
+from scalewright.inference.layouts import loads
+from scalewright.inference.load import Load, Times, serve
 from scalewright.inference.rows import accepted_tokens
+from scalewright.inference.setup import table
+from scalewright.spec.hardware.cluster import load_cluster
 
 
 def ask(model="llama-3.1-8b", cluster="dgx-h100", **keys):
@@ -21,6 +29,25 @@ def test_a_closed_loop_keeps_little_s_law():
     assert a["requests_per_s"]["p50"] * a["tpot_s"]["p50"] * 256 == pytest.approx(32)
     assert a["requests_per_s"]["p50"] * each >= 32
     assert a["total_tokens_per_s"] == pytest.approx(a["output_tokens_per_s"]["p50"] * 5)
+
+
+def test_requests_of_a_benchmark_wait_for_their_wave():
+    """Equal lengths: a share of all prefills of the wave; lengths that differ draw it apart; rates stay the same."""
+    q, _ = question("llama-3.1-8b", load_cluster("dgx-h100"), Wanted(1024, 256, layout={"tp": 1}))
+    kinds = [Load("closed", 32), Load("closed", 32, waves=True), Load("closed", 32, varied=True, waves=True)]
+    t, c = table([q] * 3), constants()
+    served = serve(t, c, loads(kinds, [q.shape] * 3))
+    alone, even, varied = served.ttft_s
+    wave = Times(t, c).filled(np.full(3, 32.0))[0]
+    assert even - alone == pytest.approx(c["first.even"] * wave)
+    assert varied - alone == pytest.approx(c["first.varied"] * wave)
+    assert len(set(served.requests_per_s)) == len(set(served.tpot_s)) == 1
+
+
+def test_http_comes_before_the_first_token():
+    assert ask()["ttft_s"]["p50"] - ask(offline=True)["ttft_s"]["p50"] == pytest.approx(
+        constants()["first.http"], rel=0.01
+    )
 
 
 def test_replicas_share_a_load():

@@ -52,6 +52,15 @@ def test_per_what_and_which_tokens(cells, expected):
     assert {key: getattr(got, key) for key in expected} == expected
 
 
+def test_a_time_of_each_token_that_counts_the_waiting_is_not_one():
+    """GPUStack: 512 in flight at 0.59 requests/s are 868 s each, not 763 to the first token and 824 after it."""
+    waits = {"concurrency_or_batch": "512", "ttft_ms_p50": "762631", "tpot_ms_p50": "804.27", "output_len": "1024"}
+    assert row(**waits, requests_per_s="0.59").tpot_s is None
+    assert row(**waits, requests_per_s="0.34").tpot_s == pytest.approx(0.80427)  # what would be a sound row
+    assert row(tpot_ms_p50="0.2", notes="TPOT UNUSABLE (streaming artefact <1 ms)").tpot_s is None
+    assert row(tpot_ms_p50="12", ttft_ms_p50="50").tpot_s == pytest.approx(0.012)
+
+
 def test_loads_in_the_words_of_sources():
     assert row(concurrency_or_batch="offline: all requests queued").load.number == load.ENDLESS
     peak = row(concurrency_or_batch="peak 984.00", notes="mean lengths; 1000 requests, all sent at once unless ...")

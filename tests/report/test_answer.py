@@ -1,4 +1,4 @@
-"""The page of a budget, a goodput or an inference: all that the command shows, in one file."""
+"""The page of a budget or a goodput: all that the command shows, in one file."""
 
 from __future__ import annotations
 

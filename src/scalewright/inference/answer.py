@@ -83,6 +83,7 @@ def answer(q: Question, asked: Load, paid: WholeRun, explain: bool = True) -> di
         "output_tokens_per_s_per_device": out / shape.total, "total_tokens_per_s": total,
         "overloaded": bool(served.overloaded[0]), "time_breakdown": parts,
         "bottleneck": _bottleneck(q, asked, served, parts), "meets_targets": _meets(asked, served),
+        "targets": {"ttft_s": _finite(asked.ttft), "tpot_s": _finite(asked.tpot)},
     }  # fmt: skip
     if not fits:
         for key in ("ttft_s", "tpot_s", "requests_per_s", "output_tokens_per_s"):
@@ -149,6 +150,10 @@ def _bottleneck(q: Question, asked: Load, served: Served, parts: dict[str, float
         why = f"the engine's {slots:.0f} slots" if most >= slots else "the KV cache's memory"
         return f"{why}: {batch:.0f} sequences a replica run, the rest wait; {words}"
     return words
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _meets(asked: Load, served: Served) -> bool | None:

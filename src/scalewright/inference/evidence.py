@@ -48,7 +48,8 @@ def nearest(q: Question, asked: Load, c: Constants) -> list[dict[str, Any]]:
             "engine": near.question.engine.name, "precision": near.question.weights.name,
             "input_len": near.question.input_len, "output_len": near.question.output_len,
             "concurrency": None if near.load.number >= 1e9 else near.load.number, "of": near.rate_kind,
-            "measured": near.rate, "predicted": float(predicted(runs, c)[0]),
+            "measured": near.rate, "predicted": float(predicted(runs, c)[0]), "ttft_s": near.ttft_s,
+            "tpot_s": near.tpot_s,
         }  # fmt: skip
         if len(shown) == SHOWN:
             break

@@ -5,26 +5,33 @@
 
 Every source has the same weight, whatever its number of rows (with fewer than five: less); rho is the soft L1 cost;
 each constant stays in its range and is drawn to its prior. Errors are of sources left out: the constants are fitted
-without a source, and price it. By Levenberg-Marquardt on the logarithms.
+without a source, and price it. By Levenberg-Marquardt on the logarithms. Then the constants of the first token
+(`first.`), in each of which TTFT is linear: the best of a grid on the measured TTFTs.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from scalewright.inference.constants import CONSTANTS, Constants
-from scalewright.inference.score import Runs, by_source, predicted, read_table, runs_of
+from scalewright.inference.score import LATENCIES, Runs, by_source, latencies, predicted, read_table, runs_of
 from scalewright.plan.fitting.fit import robust
 from scalewright.spec.base import read_yaml
 
 SCALE = 0.1  # an error of 10% is one unit of misfit
 PRIOR = 6.0  # units of misfit for a constant that is its whole range away from its prior
 WIDTH = 0.01  # of a range, for derivatives
+FIRST = {  # of the first token: the grid, in seconds and shares
+    "first.http": (0.0, 0.01, 0.02, 0.03, 0.04, 0.05),
+    "first.even": tuple(step / 10 for step in range(11)), "first.varied": tuple(step / 20 for step in range(11)),
+}  # fmt: skip
+FAR = 1.5  # of a logarithm: an error of 4.5 times counts no more than that
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Facts:
 def facts() -> tuple[Facts, Constants]:
     """The free constants, and the fixed ones."""
     table = read_yaml(CONSTANTS)
-    free = {name: entry for name, entry in table.items() if entry["low"] < entry["high"]}
+    free = {name: entry for name, entry in table.items() if entry["low"] < entry["high"] and name not in FIRST}
     low, high, prior = (np.log([float(e[key]) for e in free.values()]) for key in ("low", "high", "prior"))
     fixed = {name: float(entry["value"]) for name, entry in table.items() if name not in free}
     return Facts(list(free), low, high, (prior - low) / (high - low)), fixed
@@ -71,7 +78,26 @@ def fit(runs: Runs, without: Collection[str] = (), steps: int = 6, start: np.nda
         error = (np.log(predicted(different, {**fixed, **free.values(z)}))[back] - goal) / SCALE
         return np.concatenate([weight * robust(error), (z - free.prior) * PRIOR])
 
-    return {**fixed, **free.values(descend(misfit, free.prior if start is None else start, steps))}
+    c = {**fixed, **free.values(descend(misfit, free.prior if start is None else start, steps))}
+    return {**c, **_first(runs, c)}
+
+
+def _first(runs: Runs, c: Constants) -> Constants:
+    """The constants of the first token; TTFT is linear in each of them."""
+    zero = dict.fromkeys(FIRST, 0.0)
+    measured = runs.latency("ttft_s")
+    use = np.flatnonzero(np.isfinite(measured))
+    runs, goal = runs.take(use), np.log(measured[use])
+    base = latencies(runs, {**c, **zero})["ttft_s"]
+    slopes = [latencies(runs, {**c, **zero, name: 1.0})["ttft_s"] - base for name in FIRST]
+    sources = [runs.source == source for source in set(runs.source)]
+    weight = sum(mine * min(1.0, mine.sum() / 5) / mine.sum() for mine in sources)
+
+    def misfit(values: Iterable[float]) -> float:
+        off = np.log(base + sum(v * slope for v, slope in zip(values, slopes, strict=True))) - goal
+        return float(weight @ np.minimum(abs(off), FAR))
+
+    return dict(zip(FIRST, min(product(*FIRST.values()), key=misfit), strict=True))
 
 
 def descend(misfit, z: np.ndarray, steps: int) -> np.ndarray:  # type: ignore[no-untyped-def]
@@ -102,13 +128,15 @@ def descend(misfit, z: np.ndarray, steps: int) -> np.ndarray:  # type: ignore[no
     return z
 
 
-def left_out(runs: Runs) -> np.ndarray:
-    """Rates that constants fitted without each row's source predict."""
-    rates = np.full(len(runs.asked), np.nan)
+def left_out(runs: Runs) -> dict[str, np.ndarray]:
+    """What constants fitted without each row's source predict: `rate`, and seconds by LATENCIES."""
+    out = {name: np.full(len(runs.asked), np.nan) for name in ("rate", *LATENCIES)}
     for source in dict.fromkeys(runs.source):
         mine = np.flatnonzero(runs.source == source)
-        rates[mine] = predicted(runs.take(mine), fit(runs, [source]))
-    return rates
+        c, theirs = fit(runs, [source]), runs.take(mine)
+        for name, values in {"rate": predicted(theirs, c), **latencies(theirs, c)}.items():
+            out[name][mine] = values
+    return out
 
 
 def write(c: Constants) -> None:
@@ -125,7 +153,7 @@ def main() -> None:
     best = fit(runs)
     if "--write" in sys.argv:
         write(best)
-    fitted, out = by_source(runs, predicted(runs, best)), by_source(runs, left_out(runs))
+    fitted, out = by_source(runs, predicted(runs, best)), by_source(runs, left_out(runs)["rate"])
     for source, row in out.items():
         line = f"{fitted[source]['error_pct']:6.1f} {row['error_pct']:6.1f} {row['bias_pct']:+7.1f}"
         print(f"{row['rows']:4.0f} {line}  {source}")

@@ -10,6 +10,9 @@ Of N requests in all the last ones leave the batch half empty: the last B take â
 lengths that are all O, or exponential (texts of people; the longest is `lengths.longest` means). A request's own
 prefill delays the others' tokens (chunked or not: the work is the same), which `round` contains. With prefill apart,
 rate = min(prefill's, decode's), and a request waits for both.
+
+A benchmark's requests start together, and go on in waves where their lengths are equal: each waits for a share of the
+wave's prefills (`first.even`, `first.varied`), which requests that come at random don't.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ class Load:
     tpot: float = float("inf")
     ttft: float = float("inf")
     varied: bool = False  # lengths differ from request to request
+    waves: bool = False  # a benchmark's: its requests start together
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Loads:
     tpot: Array
     ttft: Array
     varied: Array  # whether lengths differ from request to request
+    waves: Array
 
     def take(self, rows: Array) -> Loads:
         """The loads of these rows."""
@@ -120,7 +125,8 @@ class Times:
         seconds, decoded = self.round(batch), self.decoded(batch)
         busy = np.clip(1 - decoded / np.maximum(seconds, 1e-12), 0, 0.95)
         step = np.where(batch > 1, decoded / np.maximum(self.t.output_len, 1) / 2, 0)
-        return np.asarray(self.first * (1 + busy * np.minimum(batch - 1, 8) / 2) + step)
+        waited = self.first * (1 + busy * np.minimum(batch - 1, 8) / 2) + step
+        return np.asarray(waited + self.t.of(self.c, "front"))
 
     def drained(self, batch: Array, varied: Array) -> Array:
         """Seconds in which the last batch is decoded."""
@@ -152,6 +158,9 @@ def serve(t: Columns, c: Constants, loads: Loads) -> Served:
     ttft = times.ttft(batch)
     closed = loads.kind == "closed"
     counted = closed & (loads.requests > 0)
+    over = rate & (loads.number >= highest) & (loads.requests > 0)  # so many come that half of the surplus is inside
+    surplus = loads.requests / 2 * (1 - highest / np.maximum(loads.number, 1e-12))
+    batch = np.where(over, np.minimum(batch, np.maximum(surplus, 1)), batch)
     batch = np.where(counted, np.minimum(batch, loads.requests), batch)
     if counted.any():
         rounds = np.maximum(loads.requests / batch - 1, 0)
@@ -161,13 +170,20 @@ def serve(t: Columns, c: Constants, loads: Loads) -> Served:
     at_once = counted & (loads.number >= loads.requests)
     queue = np.where(np.isfinite(loads.number) & closed, np.maximum(loads.number - batch, 0), 0)
     queue = np.where(at_once, np.maximum(loads.requests / 2 - batch / 2, 0), queue)
-    ttft = np.where(at_once, times.filled(batch) / 2, ttft) + queue / each
+    wave = times.filled(batch)
+    ttft = ttft + np.where(loads.waves & ((closed & ~at_once) | over), _share(c, loads) * wave, 0)
+    ttft = np.where(at_once, wave / 2, ttft) + queue / each
     batch, each, ttft = _apart(times, loads, batch, each, ttft)
     tpot = np.where(t.output_len > 0, times.tpot(batch), np.nan)
     return Served(
         batch, times.most, times.first, cost.decode_s(t, c, batch, times.context), ttft, tpot, each,
         rate & (loads.number >= highest),
     )  # fmt: skip
+
+
+def _share(c: Constants, loads: Loads) -> Array:
+    """What a request waits of the prefills of its wave."""
+    return np.where(loads.varied, c["first.varied"], c["first.even"])
 
 
 def _searched(times: Times, loads: Loads, batch: Array, kind: str, reached: Reached) -> Array:
@@ -202,7 +218,10 @@ def _apart(times: Times, loads: Loads, batch: Array, each: Array, ttft: Array) -
         inside = (inside + np.minimum(np.minimum(waiting, most), np.maximum(decoding, 1))) / 2
     rate = np.where(loads.kind == "rate", np.minimum(rate, loads.number), rate)
     waiting = np.where(loads.kind == "closed", number / np.maximum(rate, 1e-12) - times.decoded(inside / decodes), 0)
-    waited = np.maximum(times.first, waiting)
+    share = np.where(loads.waves & (loads.kind == "closed"), _share(times.c, loads), 0)
+    waited = np.maximum(
+        times.first + t.of(times.c, "front") + share * np.minimum(number, most) / np.maximum(pre, 1e-12), waiting
+    )
     apart = times.apart
     return (
         np.where(apart, inside / decodes, batch), np.where(apart, rate, each), np.where(apart, waited, ttft),

@@ -32,6 +32,7 @@ MAKERS = re.compile(
     r"^(nvidia|amd|habana|intel\(r\) xeon\(r\)|intel\(r\)|intel|apple|virtualized|instinct|\[maxsun\])[ -]+", re.I
 )
 FORMATS = re.compile(r"-(fp8|awq|gptq|int8|w8a8|bf16|nvfp4|kv|hf|instruct|2507|it|v0\.1|0528x)$")
+TWICE = 1.5  # times the requests in flight: medians and means, starts and ends, differ by less
 OFFLINE = ("offline", "static batch", "end-to-end latency")
 # The usual gain of guessed tokens, where a row names the method: accepted a step, and the cost of a guess beside a step
 GUESSES = {"mtp": (0.85, 0.06), "eagle": (0.55, 0.05), "ngram": (0.25, 0.0), "draft": (0.6, 0.15)}
@@ -82,11 +83,26 @@ def row_of(row: Row) -> RowOfTable:
     question, free = _shaped(row, question)
     scale = question.shape.devices * question.shape.replicas if text(row, "per_device") == "1" else 1
     measured, kind = _rate(row, lengths[1])
-    seconds = [None if v is None else v / 1000 for v in (number(row, "ttft_ms_p50"), number(row, "tpot_ms_p50"))]
+    first, each = (v / 1000 if (v := number(row, key)) else None for key in ("ttft_ms_p50", "tpot_ms_p50"))
+    if not _are_steps(row, load, lengths[1], first, each):
+        each = None
     return RowOfTable(
         replace(question, assumed=tuple(assumed)), load, None if measured is None else measured * scale, kind,
-        load.kind == "rate" and load.number < ENDLESS, seconds[0] or None, seconds[1] or None, free,
+        load.kind == "rate" and load.number < ENDLESS, first, each, free,
     )  # fmt: skip
+
+
+def _are_steps(row: Row, asked: Load, output_len: float, first: float | None, each: float | None) -> bool:
+    """Whether a row's TPOT is of tokens after the first. Little's law: C = requests/s x (TTFT + output x TPOT).
+
+    In some tables it is the whole time over all tokens, so that waiting counts twice; some say that theirs is no use.
+    """
+    if "TPOT UNUSABLE" in text(row, "notes"):
+        return False
+    rate = number(row, "requests_per_s")
+    if not (rate and first and each) or asked.kind != "closed" or asked.number >= ENDLESS:
+        return True
+    return rate * (first + output_len * each) <= TWICE * asked.number
 
 
 def _engine(name: str) -> Engine:
@@ -189,7 +205,7 @@ def _length(row: Row, key: str, work: Mapping[str, Any], assumed: list[str]) -> 
 def _load(row: Row, work: Mapping[str, Any], lengths: list[float]) -> Load:
     """What was sent, by the source's own words; mean lengths that are no whole numbers are of texts that differ."""
     varied = bool(work) or not _round(lengths[1])
-    return replace(_sent(row, work), varied=varied)
+    return replace(_sent(row, work), varied=varied, waves=True)
 
 
 def _round(length: float) -> bool:

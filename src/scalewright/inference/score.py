@@ -23,6 +23,8 @@ from scalewright.spec.errors import UserError
 
 IMPOSSIBLE = 3.0  # times the bound: a unit or a batch that the row misprints
 MEASURED = DATA / "inference_runs.csv"
+PERFECT = {"lengths.longest": 1.0, "experts.width": 0.0, "first.http": 0.0, "first.even": 0.0, "first.varied": 0.0}
+LATENCIES = ("ttft_s", "tpot_s")
 Row = Mapping[str, Any]
 
 
@@ -62,6 +64,10 @@ class Runs:
         measured = np.array(rates, dtype=float)
         return np.where(measured > IMPOSSIBLE * self.bound, np.nan, measured)
 
+    def latency(self, name: str) -> np.ndarray:
+        """Measured seconds of one of LATENCIES; NaN where a row has none."""
+        return np.array([getattr(row, name) or np.nan for row in self.asked], dtype=float)
+
     @cached_property
     def bound(self) -> np.ndarray:
         """Tokens/s that the data sheet's rates allow at most: what reads and multiplies at the published rates."""
@@ -91,15 +97,21 @@ def runs_of(rows: Sequence[Row]) -> Runs:
 def predicted(runs: Runs, c: Constants, bound: bool = False) -> np.ndarray:
     """Tokens/s of each row: of output, or of input where there is none; `bound`: c are those of perfect devices."""
     t = runs.columns
-    served = load.serve(t, {**c, "lengths.longest": 1.0, "experts.width": 0.0} if bound else c, runs.loads)
+    served = load.serve(t, {**c, **PERFECT} if bound else c, runs.loads)
     of_output = served.requests_per_s * t.output_len * runs.units
     alone = t.input_len / np.maximum(served.prefill_s, 1e-9) * runs.units
     return np.asarray(np.where(t.output_len > 0, of_output, alone))
 
 
-def by_source(runs: Runs, rates: np.ndarray) -> dict[str, dict[str, float]]:
-    """Rows, median error and bias in percent of each source."""
-    off = rates / runs.measured - 1
+def latencies(runs: Runs, c: Constants) -> dict[str, np.ndarray]:
+    """Seconds of each row, by LATENCIES."""
+    served = load.serve(runs.columns, c, runs.loads)
+    return {name: np.asarray(getattr(served, name)) for name in LATENCIES}
+
+
+def by_source(runs: Runs, given: np.ndarray, measured: np.ndarray | None = None) -> dict[str, dict[str, float]]:
+    """Rows, median error and bias in percent of each source: of rates, or of what else was measured."""
+    off = given / (runs.measured if measured is None else measured) - 1
     table_: dict[str, dict[str, float]] = {}
     for source in dict.fromkeys(runs.source):
         mine = off[(runs.source == source) & np.isfinite(off)]

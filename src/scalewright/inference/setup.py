@@ -266,7 +266,7 @@ def _names(q: Question) -> dict[str, str]:
         "memory": f"memory.{family}", "compute": f"compute.{family}", "format": q.weights.rate(q.cluster.device)[1],
         "read": q.weights.read, "host": f"host.{engine}", "kept": f"kept.{engine}", "sequence": f"sequence.{engine}",
         "reduce": _reduce(_level(q.cluster, q.shape.tp)), "release": "release.older" if q.older else "release.modern",
-        "door": "door.offline" if q.offline else "door.http",
+        "door": "door.offline" if q.offline else "door.http", "front": "first.offline" if q.offline else "first.http",
         "products": "products.llama.cpp" if q.engine.splits == "layers" else "products.served",
     }  # fmt: skip
 

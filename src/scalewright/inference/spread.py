@@ -14,7 +14,7 @@ from scalewright.inference.setup import Columns
 
 TENTH = 1.2816  # standard deviations from the median to p10 and p90
 MEASURED = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
-WAITING = 1.5  # of a wait, beside a rate: queues multiply what is wrong about it
+WAITING = 2.0  # of a wait, beside a rate: queues multiply what is wrong about it
 
 
 def sigmas(t: Columns, c: Constants) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The page of a budget, a goodput or an inference: its lines, then its bars and tables, as one file.
+"""The page of a budget or a goodput: its lines, then its bars and tables, as one file.
 
 answer (its --json) ──► blocks (present/) ──► sections of a page
 
@@ -8,6 +8,7 @@ PosixPath('budget.html')
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from scalewright.report.document import JSON
@@ -16,12 +17,12 @@ from scalewright.report.present import show_answer
 from scalewright.report.present.blocks import Line, Note
 
 STYLES = ("report.css", "plan.css", "diagnosis.css")
-KINDS = {"tokens_per_param": "Budget", "young_daly_interval_s": "Goodput", "kv_bytes_per_token": "Inference"}
+KINDS = {"tokens_per_param": "Budget", "young_daly_interval_s": "Goodput"}
 
 
-def kind_of(answer: JSON) -> str | None:
-    """Which of these answers it is; None for another's."""
-    return next((kind for key, kind in KINDS.items() if key in answer), None)
+def kind_of(answer: object) -> str | None:
+    """Which of these answers it is; None for something else."""
+    return next((kind for key, kind in KINDS.items() if isinstance(answer, Mapping) and key in answer), None)
 
 
 def write_answer(answer: JSON, path: str | Path, force: bool = False) -> Path:

@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.emit.serving.answers import answer
+from tests.emit.serving.started import started
 
-from scalewright.emit.emitted import Emitted
 from scalewright.emit.serving.deployment import deployment
 from scalewright.emit.serving.engines import ENGINES
 from scalewright.emit.serving.lines import placed
 from scalewright.emit.serving.write import write
-
-PRINT = """#!/bin/sh
-line="${CUDA_VISIBLE_DEVICES:-all}"
-for word in "${0##*/}" "$@"; do line="$line|$word"; done
-echo "$line"
-"""
-
-
-def started(folder: Path, emitted: Emitted, node: int) -> list[list[str]]:
-    """[devices, program, words...] of each line that a node starts."""
-    for name in ("vllm", "python", "trtllm-serve", "mpirun"):
-        program = folder / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(PRINT)
-        program.chmod(0o755)
-    (folder / "serve.sh").write_text(emitted.files["serve.sh"])
-    places = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HEAD": "head", "HOSTS": "a:8,b:8"}
-    command = ["bash", str(folder / "serve.sh"), str(node)]
-    done = subprocess.run(command, env=places, capture_output=True, text=True, check=True, timeout=20)
-    return [line.split("|") for line in done.stdout.splitlines()]
 
 
 def value(line: list[str], flag: str) -> str:

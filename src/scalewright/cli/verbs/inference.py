@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
-from scalewright.cli.options import All, Json, Pairs, flag, option, parse_pairs
+from scalewright.cli.options import All, Force, Json, Pairs, flag, option, parse_pairs
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.terminal import show
 from scalewright.cli.verbs.predict import (
@@ -56,7 +57,9 @@ def inference(
     region: Region = None,
     search: Annotated[bool, flag("Find the cheapest layout that keeps the targets.", "--search")] = False,
     devices: Annotated[int | None, flag("Devices of the search, at most; default: a node.")] = None,
+    out: Annotated[Path | None, option("FILE", "Write its page there: latency against throughput.")] = None,
     batch: Annotated[str | None, option("FILE", "Price a table, CSV or JSON lines; - is stdin.")] = None,
+    force: Force = False,
     everything: All = False,
     json: Json = False,
 ) -> None:
@@ -65,6 +68,7 @@ def inference(
     \b
     scalewright inference llama-3.1-70b --cluster dgx-h100 --input-len 2048 --output-len 256 --concurrency 32
     scalewright inference deepseek-v3 --cluster hgx-h200 --rate 8 --tpot-s 0.05 --search
+    scalewright inference llama-3.1-8b --cluster l40s --tpot-s 0.04 --search --out served.html
     scalewright inference --batch runs.csv > predicted.jsonl
     """
     flags = dict(locals())
@@ -84,6 +88,10 @@ def inference(
             raise UserError(f"{key} is {value}", "--speculate", "give a number: tokens=3,accept=0.7")
     from scalewright.api import inference as ask
 
+    if out is not None:
+        from scalewright.report.page import check_page
+
+        check_page(out, force)
     with only_answer(json), working("predicting"):
         answer = ask(
             name, place, input_len, output_len, concurrency=concurrency, rate=rate, precision=precision,
@@ -92,6 +100,10 @@ def inference(
             offline=offline, price=price, currency=currency, prices=prices, commitment=commitment, cloud=cloud,
             region=region, search=search, devices=devices,
         )  # fmt: skip
+        if out is not None:
+            from scalewright.report.inference import write_served
+
+            write_served(answer, out, force)
     if json:
         print_json(answer)
         return

@@ -1,13 +1,14 @@
-"""`scalewright report RUN_DIR|PLAN.json`: one self-contained HTML file about a run, or about a plan."""
+"""`scalewright report RUN_DIR|PLAN.json`: one self-contained HTML file about a run, a plan, or another answer."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from scalewright.cli.options import Force, Json, argument, option
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 
 PLANS = {".json", ".yaml", ".yml"}
@@ -36,17 +37,18 @@ def report(
 
 
 def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
+    from scalewright.report.answer import kind_of, write_answer
+    from scalewright.report.inference import is_served, write_served_file
     from scalewright.report.plan import write_plan_file
     from scalewright.report.run import write_report
     from scalewright.report.runs import find_runs, is_run, write_overlay
 
     first = subjects[0]
-    if len(subjects) == 1 and first.suffix == ".json" and (answer := _answer(first)) is not None:
-        from scalewright.report.answer import write_answer
-
-        return write_answer(answer, out or first.with_suffix(".html"), force)
     if len(subjects) == 1 and (first.suffix == ".json" or first.is_file()):
-        return write_plan_file(first, out, force)
+        answer = read_yaml(first) if first.is_file() else None
+        if kind_of(answer) is not None:
+            return write_answer(answer, out or first.with_suffix(".html"), force)
+        return (write_served_file if is_served(answer) else write_plan_file)(first, out, force)
     if len(subjects) == 1 and (is_run(first) or not first.is_dir()):
         return write_report(first, out, force)
     runs = find_runs(subjects if len(subjects) == 1 else _folders(subjects))
@@ -54,18 +56,6 @@ def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
         return write_report(runs[0].path, out, force)
     default = (first if len(subjects) == 1 else first.parent) / "report.html"
     return write_overlay(runs, out or default, force)
-
-
-def _answer(path: Path) -> dict[str, Any] | None:
-    """What `budget`, `goodput` or `inference` wrote with --json; None for another file."""
-    from scalewright.report.answer import kind_of
-    from scalewright.spec.common.untrusted import read_json
-
-    try:
-        answer = read_json(path)
-    except (OSError, ValueError, UserError):
-        return None
-    return answer if isinstance(answer, dict) and kind_of(answer) else None
 
 
 def _folders(subjects: list[Path]) -> list[Path]:

@@ -1,0 +1,29 @@
+"""What serve.sh starts: it is run by bash, with programs that print what they were given."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from scalewright.emit.emitted import Emitted
+
+PRINT = """#!/bin/sh
+line="${CUDA_VISIBLE_DEVICES:-all}"
+for word in "${0##*/}" "$@"; do line="$line|$word"; done
+echo "$line"
+"""
+
+
+def started(folder: Path, emitted: Emitted, node: int) -> list[list[str]]:
+    """[devices, program, words...] of each line that a node starts."""
+    for name in ("vllm", "python", "trtllm-serve", "mpirun"):
+        program = folder / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(PRINT)
+        program.chmod(0o755)
+    (folder / "serve.sh").write_text(emitted.files["serve.sh"])
+    places = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HEAD": "head", "HOSTS": "a:8,b:8"}
+    command = ["bash", str(folder / "serve.sh"), str(node)]
+    done = subprocess.run(command, env=places, capture_output=True, text=True, check=True, timeout=60)
+    return [line.split("|") for line in done.stdout.splitlines()]
