@@ -30,7 +30,8 @@ PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64
 # Beyond the base install: what training and its tests import, without what these would draw in (torch, a
 # hub's client). Each is left out where no wheel of it fits the Python.
 ALONE = ["safetensors", "tokenizers", "joblib", "liger-kernel", "pytest", "pluggy", "iniconfig"]
-LEFT_OUT = ["numpy"]  # 17 MiB, and torch is of no use without it
+# numpy: 17 MiB, and torch is of no use without it. shfmt-py: a program without a module, for reading launch scripts.
+LEFT_OUT = ["numpy", "shfmt-py"]
 
 
 def main() -> int:
