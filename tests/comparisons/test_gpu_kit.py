@@ -87,7 +87,9 @@ def make_kit(folder: Path, names: list[str]) -> Path:
 
 def test_what_the_kit_takes_along_has_a_module() -> None:
     """By which `run.py` sees whether a machine has it; a package of programs alone is none to take."""
-    modules = {gpu_kit.name_of(name) for names in importlib.metadata.packages_distributions().values() for name in names}
+    modules = {
+        gpu_kit.name_of(name) for names in importlib.metadata.packages_distributions().values() for name in names
+    }
     wanted = [line for line in importlib.metadata.requires("scalewright") or [] if ";" not in line]
     assert {gpu_kit.name_of(line) for line in wanted} - set(gpu_kit.LEFT_OUT) <= modules
 
