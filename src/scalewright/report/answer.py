@@ -8,7 +8,6 @@ PosixPath('budget.html')
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from scalewright.report.document import JSON
@@ -20,9 +19,9 @@ STYLES = ("report.css", "plan.css", "diagnosis.css")
 KINDS = {"tokens_per_param": "Budget", "young_daly_interval_s": "Goodput"}
 
 
-def kind_of(answer: object) -> str | None:
+def kind_of(answer: JSON) -> str | None:
     """Which of these answers it is; None for something else."""
-    return next((kind for key, kind in KINDS.items() if isinstance(answer, Mapping) and key in answer), None)
+    return next((kind for key, kind in KINDS.items() if key in answer), None)
 
 
 def write_answer(answer: JSON, path: str | Path, force: bool = False) -> Path:

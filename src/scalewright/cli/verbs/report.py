@@ -46,7 +46,7 @@ def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
     first = subjects[0]
     if len(subjects) == 1 and (first.suffix == ".json" or first.is_file()):
         answer = read_yaml(first) if first.is_file() else None
-        if kind_of(answer) is not None:
+        if isinstance(answer, dict) and kind_of(answer) is not None:
             return write_answer(answer, out or first.with_suffix(".html"), force)
         return (write_served_file if is_served(answer) else write_plan_file)(first, out, force)
     if len(subjects) == 1 and (is_run(first) or not first.is_dir()):
