@@ -184,12 +184,12 @@ class Pricer:
 
         What is too large for a first rank already isn't timed in full: some of it may be slower.
         """
+        rows = rows.take(self._least_score(rows) <= cutoff)
         maybe = self._first_rank(rows)[1]
         large, part = rows.take(~maybe), rows.take(maybe)
-        large = large.take(self._least_score(large) <= cutoff)
         if not len(part):
             return Priced.none(), large
-        near, times = self.times(part, cutoff)
+        near, times = self.times(part, cutoff, bounded=True)
         part, score = part.take(near), self.objective.score(times.parts)
         at = Columns(times.at.table, self.facts, self.c)
         usage = memory(at)
