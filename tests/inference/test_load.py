@@ -124,3 +124,26 @@ def test_prefill_apart_is_bound_by_the_slower_side():
     assert reads[1] > 2 * reads[0]  # long prompts want prefill
     assert writes[0] > 1.5 * writes[1]  # long answers want decode
     assert all(math.isfinite(x) for x in (*reads, *writes))
+
+
+def test_a_rate_is_kept_with_prefill_apart_until_a_side_is_full():
+    layout = {"tp": 1, "prefill": 1, "replicas": 2}
+    slow, fast, over = (ask(rate=rate, layout=layout) for rate in (2, 8, 10_000))
+    assert [a["requests_per_s"]["p50"] for a in (slow, fast)] == pytest.approx([2, 8])
+    assert slow["tpot_s"]["p50"] < fast["tpot_s"]["p50"] < over["tpot_s"]["p50"]
+    assert not fast["overloaded"]
+    assert over["overloaded"]
+    together = ask(rate=8, layout={"tp": 1, "replicas": 2})
+    assert fast["tpot_s"]["p50"] < together["tpot_s"]["p50"]  # no prompt stands between two tokens
+
+
+def test_a_search_shows_its_layouts_under_the_load_itself():
+    for given in ({"rate": 4}, {"concurrency": 64}):
+        found = ask("llama-3.1-70b", layout=None, search=True, devices=16, tpot_s=0.03, **given)["search"]["best"]
+        assert len(found) > 2
+        for entry in found:
+            shape = {key: size for key, size in entry["layout"].items() if key != "devices"}
+            alone = ask("llama-3.1-70b", layout=shape, **given)
+            assert entry["tpot_s"] == pytest.approx(alone["tpot_s"]["p50"])
+            assert entry["ttft_s"] == pytest.approx(alone["ttft_s"]["p50"])
+            assert entry["requests_per_s"] == pytest.approx(alone["requests_per_s"]["p50"])

@@ -17,7 +17,7 @@ wave's prefills (`first.even`, `first.varied`), which requests that come at rand
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -108,6 +108,10 @@ class Times:
         """Seconds of a batch's prefills."""
         return np.asarray(batch * cost.prefill_s(self.t, self.c, batch) / self.share(batch))
 
+    def prefilled(self) -> Array:
+        """Requests a second that replicas which only prefill take, in batches of eight."""
+        return np.asarray(self.t.prefills / np.maximum(self.filled(np.full(len(self.t), 8.0)) / 8, 1e-9))
+
     def round(self, batch: Array) -> Array:
         """Seconds of a round, in which every sequence of the batch is prefilled and decoded."""
         return self.decoded(batch) + np.where(self.apart, 0.0, self.filled(batch))
@@ -148,10 +152,13 @@ def serve(t: Columns, c: Constants, loads: Loads) -> Served:
     """Rates and latencies of every replica."""
     times = Times(t, c)
     batch = np.minimum(times.top, np.maximum(loads.number, 1))
-    batch = _searched(times, loads, batch, "rate", lambda x, of, b: x.rate(b) >= of.number)
+    each_decode = replace(loads, number=loads.number / np.where(times.apart, t.decodes, 1))
+    batch = _searched(times, each_decode, batch, "rate", lambda x, of, b: x.rate(b) >= of.number)
     batch = _searched(times, loads, batch, "target", lambda x, of, b: (x.tpot(b) > of.tpot) | (x.ttft(b) > of.ttft))
     rate, target = loads.kind == "rate", loads.kind == "target"
-    highest = times.rate(times.top)
+    highest = np.where(
+        times.apart, np.minimum(t.decodes * times.rate(times.top), times.prefilled()), times.rate(times.top)
+    )
     each = np.where(rate, np.minimum(loads.number, highest), times.rate(batch))
     limited = target & np.isfinite(loads.tpot)
     each = np.where(limited, each * c["latency.share"], each)
@@ -204,11 +211,14 @@ def _searched(times: Times, loads: Loads, batch: Array, kind: str, reached: Reac
 
 
 def _apart(times: Times, loads: Loads, batch: Array, each: Array, ttft: Array) -> tuple[Array, Array, Array]:
-    """(batch, rate, TTFT) with prefill apart, of a whole system: C = X (TTFT + O x TPOT), X at most prefill's rate."""
+    """(batch, rate, TTFT) with prefill apart, of a whole system: C = X (TTFT + O x TPOT), X at most prefill's rate.
+
+    A rate is given, and with it the batch of each replica that decodes; C follows from it.
+    """
     if not times.apart.any():
         return batch, each, ttft
     t, decodes = times.t, times.t.decodes
-    pre = t.prefills / np.maximum(times.filled(np.full(len(t), 8.0)) / 8, 1e-9)
+    pre = times.prefilled()
     most, number = times.top * decodes, np.where(loads.kind == "target", times.top * decodes, loads.number)
     inside, rate = np.minimum(most, np.maximum(number, 1)), each
     for _ in range(12):
@@ -216,7 +226,8 @@ def _apart(times: Times, loads: Loads, batch: Array, each: Array, ttft: Array) -
         waiting = np.maximum(number - rate * times.first, 1)
         decoding = rate * times.decoded(np.maximum(inside / decodes, 1))
         inside = (inside + np.minimum(np.minimum(waiting, most), np.maximum(decoding, 1))) / 2
-    rate = np.where(loads.kind == "rate", np.minimum(rate, loads.number), rate)
+    at_rate = loads.kind == "rate"
+    inside, rate = np.where(at_rate, batch * decodes, inside), np.where(at_rate, each, rate)
     waiting = np.where(loads.kind == "closed", number / np.maximum(rate, 1e-12) - times.decoded(inside / decodes), 0)
     share = np.where(loads.waves & (loads.kind == "closed"), _share(times.c, loads), 0)
     waited = np.maximum(

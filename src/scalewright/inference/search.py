@@ -28,7 +28,7 @@ APART = 0.10  # what a separate prefill pool must gain: less is inside the band,
 
 @dataclass(frozen=True)
 class Found:
-    """A layout with what one unit of it gives within the targets."""
+    """A layout of enough units, and what it gives under the load."""
 
     shape: Shape  # of the whole answer
     ttft_s: float
@@ -91,7 +91,22 @@ def search(q: Question, asked: Load, devices: int | None) -> tuple[list[Found], 
     if not found:
         how = "give more --devices, a lower --rate or --concurrency, or looser targets"
         raise UserError(f"{most} devices are too few for this load", "--search", how)
-    return _ranked(found), len(shapes)
+    return _ranked(_under(q, asked, found)), len(shapes)
+
+
+def _under(q: Question, asked: Load, found: list[Found]) -> list[Found]:
+    """Each layout under the load itself, which is mostly less than the most that keeps the targets."""
+    if asked.kind == "closed" and asked.number >= ENDLESS:
+        return found
+    shapes = [item.shape for item in found]
+    served = load.serve(
+        table([replace(q, shape=shape) for shape in shapes]), constants(), loads([asked] * len(found), shapes)
+    )
+    requests = served.requests_per_s * [shape.units for shape in shapes]
+    return [
+        Found(shape, float(ttft), float(tpot), float(rate), float(rate) / shape.total)
+        for shape, ttft, tpot, rate in zip(shapes, served.ttft_s, served.tpot_s, requests, strict=True)
+    ]
 
 
 def _whole(q: Question, asked: Load, unit: Shape, served: load.Served, at: int, devices: int | None) -> Found | None:
