@@ -24,6 +24,7 @@ from scalewright.report.present.prediction import (
     setting,
     step_line,
     sure_line,
+    whole_run,
 )
 from scalewright.spec.common.formatting import count, counted, decimal, gib, share, short_time
 from scalewright.spec.step_parts import RISK_TERMS
@@ -37,7 +38,7 @@ def show_plan(document: PlanDocument) -> Shown:
     """The answer of `plan`. Raises UserError for a document that is none."""
     best = document.best[0]
     yours = yours_of(document)
-    head = [step_line(document, best, _beaten(document)), sure_line(document, best)]
+    head = [step_line(document, best, _beaten(document)), *whole_run(best), sure_line(document, best)]
     head += [Line("next", "; ".join(next_steps(document))), assumed_line(document.read.lines("assumed"))]
     blocks: list[Block] = [*advice(document, best), *(yours_blocks(document, yours) if yours else ()),
                            *emitted_blocks(document), *setting(best), _layouts(document), *reasons(document),

@@ -30,7 +30,7 @@ def show_prediction(document: PlanDocument, command: str = "") -> Shown:
     best = document.best[0]
     command = command or "`plan` searches all layouts for a better one"
     first, *others = [*_next(best), ""]
-    head = [step_line(document, best), sure_line(document, best), Line("next", first or command)]
+    head = [step_line(document, best), *whole_run(best), sure_line(document, best), Line("next", first or command)]
     head.append(assumed_line(best.read.lines("assumed")))
     rest = [Line("and", step) for step in others if step] + ([Line("or", command)] if first else [])
     blocks = [*rest, *setting(best), *details(document, best)]
@@ -82,6 +82,17 @@ def step_line(document: PlanDocument, best: Estimate, beaten: str = "") -> Line:
     if (needed := host.number("needed")) is not None:
         of += f", and {decimal(needed, 3)} of {gib(host.number('usable'))} of the host for each device"
     return Line("step", f"{speed}; {of}: {words}", tone)
+
+
+def whole_run(best: Estimate) -> Iterator[Line]:
+    """Where tokens are given: the days and what they cost."""
+    total = best.read.part("total")
+    if (days := total.number("days")) is not None:
+        cost = total.number("cost")
+        money = "" if cost is None else f", which cost {cost:,.0f} {total.text('currency')}"
+        at = f", at a goodput of {total.number('goodput') or 1:.4g}"
+        hours = total.number("device_hours") or 0
+        yield Line("whole run", f"{days:,.4g} days: {hours:,.0f} device-hours{money}{at}")
 
 
 def sure_line(document: PlanDocument, best: Estimate) -> Line:
@@ -204,17 +215,13 @@ def _figures(best: Estimate) -> Iterator[Line]:
     if read.text("bottleneck"):
         yield Line("bottleneck", read.text("bottleneck"), detail=True)
     total = read.part("total")
-    days, hours, cost = total.number("days"), total.number("device_hours"), total.number("cost")
-    if days is not None:
-        money = "" if cost is None else f", which cost {cost:,.0f} {total.text('currency')}"
-        at = f", at a goodput of {total.number('goodput') or 1:.4g}"
-        yield Line("whole run", f"{days:,.4g} days: {hours or 0:,.0f} device-hours{money}{at}")
+    if total.number("days") is not None:
         words = {"days": "{:,.4g}-{:,.4g} days", "device_hours": "{:,.0f}-{:,.0f} device-hours",
                  "cost": f"{{:,.0f}}-{{:,.0f}} {total.text('currency')}"}  # fmt: skip
         ends = {name: list(total.part("band").part(name).numbers().values()) for name in words}
         bands = [words[name].format(*band) for name, band in ends.items() if len(band) == 2]
         if bands:
-            yield Line("8 of 10", "take " + ", ".join(bands))
+            yield Line("whole run", "8 of 10 take " + ", ".join(bands))
         energy, co2 = total.part("energy_kwh").numbers(), total.part("co2_kg").numbers()
         if len(energy) == len(co2) == 3:
             kwh, kg = ([number for _, number in sorted(part.items())] for part in (energy, co2))
