@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from scalewright.cli.options import Force, Json, argument, option
 from scalewright.cli.output import only_answer, print, print_json, working
-from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 
 PLANS = {".json", ".yaml", ".yml"}
@@ -45,8 +44,8 @@ def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
 
     first = subjects[0]
     if len(subjects) == 1 and (first.suffix == ".json" or first.is_file()):
-        answer = read_yaml(first) if first.is_file() else None
-        if isinstance(answer, dict) and kind_of(answer) is not None:
+        answer = _answer(first)
+        if kind_of(answer) is not None:
             return write_answer(answer, out or first.with_suffix(".html"), force)
         return (write_served_file if is_served(answer) else write_plan_file)(first, out, force)
     if len(subjects) == 1 and (is_run(first) or not first.is_dir()):
@@ -56,6 +55,17 @@ def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
         return write_report(runs[0].path, out, force)
     default = (first if len(subjects) == 1 else first.parent) / "report.html"
     return write_overlay(runs, out or default, force)
+
+
+def _answer(path: Path) -> dict[str, Any]:
+    """What a verb wrote with --json; nothing of a file that isn't JSON, which a plan may be."""
+    from scalewright.spec.common.untrusted import read_json
+
+    try:
+        answer = read_json(path)
+    except (OSError, ValueError, UserError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _folders(subjects: list[Path]) -> list[Path]:
