@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import scalewright as sw
 from scalewright.inference.batch import answers
+from scalewright.spec.errors import UserError
 
 ROW = {
     "id": "a", "engine": "vllm", "model": "llama-3.1-8b", "device": "h100-sxm", "precision": "bf16",
@@ -67,3 +70,28 @@ def test_stages_that_are_no_power_of_two_are_tried_where_those_do_not_fit():
     large = answer(model="llama-3.1-405b", device="rtx-4090", n_devices="48", tp="", concurrency_or_batch="1")
     assert large["fits"]
     assert (large["layout"]["tp"], large["layout"]["pp"]) == (8, 6)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"input_len": "abc"}, "input_len is 'abc' .*give a number"),
+        ({"concurrency": "8"}, "concurrency is '8'"),
+        ({"rate": True}, "rate is True"),
+        ({"price": "x"}, "price is 'x'"),
+        ({"devices": "8"}, "devices is '8'"),
+        ({"precision": 8}, "precision is 8"),
+        ({"layout": "tp=2"}, "layout is 'tp=2' .*give a dictionary"),
+        ({"layout": {"tp": "x"}}, "layout's tp is 'x'"),
+        ({"speculate": 3}, "speculate is 3"),
+    ],
+)
+def test_what_python_gives_has_its_type(given, why):
+    with pytest.raises(UserError, match=why):
+        sw.inference("llama-3.1-8b", "h100-sxm", explain=False, **given)
+
+
+def test_numbers_of_numpy_are_numbers():
+    plain = sw.inference("llama-3.1-8b", "h100-sxm", 512, 64, explain=False, layout={"tp": 1})
+    lengths = np.int64(512), np.float32(64)
+    assert sw.inference("llama-3.1-8b", "h100-sxm", *lengths, explain=False, layout={"tp": np.int32(1)}) == plain

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 from scalewright.inference.ask import MOST_DEVICES, MOST_TOKENS, _check
@@ -20,6 +21,8 @@ from scalewright.plan.rows.cells import number, text
 from scalewright.spec.errors import UserError
 
 LOAD = "concurrency_or_batch"
+TEXTS = ("precision", "kv_precision", "engine", "engine_version")
+TABLES = {"layout": {"tp": 2}, "speculate": {"tokens": 3}}
 WORDS = {"concurrency": "{:.12g}", "rate": "qps {:.12g}"}  # columns in the command line's words, as LOAD has them
 
 
@@ -97,3 +100,25 @@ def _size(row: Mapping[str, Any], key: str) -> int | None:
     if value is not None and (value != int(value) or not 1 <= value <= MOST_DEVICES):
         raise UserError(f"{key} is {value:g}", "row", f"give a whole number from 1 to {MOST_DEVICES}")
     return None if value is None else int(value)
+
+
+def check_types(given: Mapping[str, Any]) -> None:
+    """Raises UserError for what Python gives in place of a number, a text, or a table of numbers; None is not given."""
+    for key, value in given.items():
+        if value is None or key == "offline":
+            continue
+        if key in TEXTS:
+            if not isinstance(value, str):
+                raise UserError(f"{key} is {value!r}", "inference", "give a name in quotes")
+        elif key not in TABLES:
+            _check_number(key, value, f"{key}=8")
+        elif not isinstance(value, Mapping):
+            raise UserError(f"{key} is {value!r}", "inference", f"give a dictionary: {key}={TABLES[key]}")
+        else:
+            for name, size in value.items():
+                _check_number(f"{key}'s {name}", size, f"{key}={TABLES[key]}")
+
+
+def _check_number(name: str, value: Any, example: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UserError(f"{name} is {value!r}", "inference", f"give a number: {example}")
