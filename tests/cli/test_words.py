@@ -44,7 +44,7 @@ def test_an_option_s_words_are_options_somewhere() -> None:
         (["cost"], "no command 'cost' (scalewright): `budget --params 8B"),
         (["serve"], "no command 'serve' (scalewright): there is no server; `generate"),
         (["chaos"], "no command 'chaos' (scalewright): there is none; `accept run.yaml`"),
-        (["Explore"], "no command 'Explore' (scalewright): `plan` searches all layouts"),
+        (["Optimize"], "no command 'Optimize' (scalewright): `plan` searches all layouts"),
         (["plan", "m", "--days", "3"], "unknown option --days (scalewright plan): days, device-hours and money come"),
         (["predict", "m", "--gpu_hours", "3"], "--gpu_hours (scalewright predict): days, device-hours"),
         (["plan", "m", "--gpus", "8"], "did you mean --devices or --nodes?"),

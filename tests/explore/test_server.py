@@ -97,3 +97,20 @@ def test_ctrl_c_ends_the_verb_cleanly():
     assert "Traceback" not in complaint
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(url.split(":")[-1].strip("/")))) != 0
+
+
+def test_a_search_that_another_one_ended_is_no_answer(server, monkeypatch):
+    """One page's search isn't shown as whole when a second page has begun its own."""
+    others: list[int] = []
+
+    def searched(state, stop):
+        if not others:  # the second begins while the first is under way
+            others.append(0)
+            others[0] = get(server, f"/search?{STATE.query()}")[0]
+        return {"complete": not stop()}
+
+    monkeypatch.setattr("scalewright.explore.server.searched", searched)
+    status_and_text = get(server, f"/search?{STATE.query()}")
+    assert others == [200]
+    assert status_and_text[0] == 400
+    assert "a newer search" in status_and_text[1]

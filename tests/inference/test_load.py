@@ -147,3 +147,34 @@ def test_a_search_shows_its_layouts_under_the_load_itself():
             assert entry["tpot_s"] == pytest.approx(alone["tpot_s"]["p50"])
             assert entry["ttft_s"] == pytest.approx(alone["ttft_s"]["p50"])
             assert entry["requests_per_s"] == pytest.approx(alone["requests_per_s"]["p50"])
+
+
+def test_a_cache_in_fewer_bits_holds_more_and_reads_less():
+    of = {kv: ask(input_len=8192, concurrency=40, kv_precision=kv) for kv in ("bf16", "fp8", "q8_0", "q4_0")}
+    sequences, seconds = ([a[key] for a in of.values()] for key in ("max_concurrency", "decode_s"))
+    assert of["fp8"]["kv_bytes_per_token"] == of["bf16"]["kv_bytes_per_token"] / 2
+    assert sequences[1] == pytest.approx(2 * sequences[0], abs=2)
+    assert sequences[0] < sequences[2] < sequences[1] < sequences[3]
+    assert seconds[0] > seconds[2] > seconds[1] > seconds[3]
+
+
+def test_a_search_without_a_load_is_of_requests_that_find_a_place():
+    a = ask("llama-3.1-8b", layout=None, search=True, devices=2)
+    listed = a["search"]["best"][0]["ttft_s"]
+    assert a["ttft_s"]["p50"] == pytest.approx(listed, rel=1e-3)  # the full batch, which a search finds by halving
+    assert a["ttft_s"]["p50"] < 5
+
+
+def test_the_pool_that_is_full_is_the_limit():
+    layout = {"tp": 1, "replicas": 4, "prefill": 1}
+    assert ask(concurrency=64, input_len=8000, output_len=64, layout=layout)["bottleneck"].startswith(
+        "replicas that prefill"
+    )
+    roomy = ask(concurrency=64, layout={"tp": 1, "replicas": 2, "prefill": 2})
+    assert "wait" not in roomy["bottleneck"]
+    assert "replicas that prefill" not in roomy["bottleneck"]
+
+
+def test_requests_beyond_the_context_are_named():
+    assert "more than the model's context of 131,072" in ask(input_len=500_000)["assumed"][0]
+    assert not any("context" in note for note in ask(input_len=100_000)["assumed"])

@@ -59,7 +59,10 @@ class Explorer(ThreadingHTTPServer):
     def best(self, state: State) -> dict[str, Any]:
         """A search, which ends as soon as another begins."""
         self.search = number = next(self.newest)
-        return searched(state, lambda: self.search != number)
+        answer = searched(state, lambda: self.search != number)
+        if not answer["complete"]:
+            raise UserError("a newer search, of this page or another one, ended this one", "search", "move a slider")
+        return answer
 
     def is_ours(self, host: str) -> bool:
         """Whether a request's Host is an address, or this machine; names are others' when only this machine listens."""

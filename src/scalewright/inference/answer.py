@@ -17,7 +17,7 @@ from scalewright.inference.load import ENDLESS, Load, Served, Times
 from scalewright.inference.money import money
 from scalewright.inference.search import apart_gain, pareto, search
 from scalewright.inference.server import server
-from scalewright.inference.setup import HALF, Columns, Question, table
+from scalewright.inference.setup import Columns, Question, table
 from scalewright.inference.spread import WAITING, band, sigmas
 from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.errors import UserError
@@ -108,8 +108,7 @@ def _decoders(q: Question) -> int:
 
 def _kv_bytes(q: Question) -> float:
     """Of one more token, within its windows, over all layers."""
-    width = q.kv.bits / 8 if q.kv.covers == "all" or q.kv.bits < 16 else HALF
-    return counts(q.model).kv_elements * width
+    return counts(q.model).kv_elements * q.kv.bits / 8
 
 
 def _memory(t: Columns, served: Served) -> dict[str, float]:
@@ -143,8 +142,13 @@ def _bottleneck(q: Question, asked: Load, served: Served, parts: dict[str, float
     words = f"{WORDS[worst]}: {100 * parts[worst]:.0f}% of a replica's time"
     if served.overloaded[0]:
         return f"overloaded: requests come faster than they are served, and the queue grows without end; {words}"
-    waiting = asked.kind == "closed" and asked.number < ENDLESS and asked.number / q.shape.units > batch
-    if waiting:
+    shape = q.shape
+    if shape.prefill:
+        rate = float(Times(table([q]), constants()).prefilled()[0])
+        if float(served.requests_per_s[0]) >= 0.999 * rate:
+            return f"replicas that prefill ({shape.prefill}): {rate:.3g} requests/s; {words}"
+    full = most * shape.replicas if shape.prefill else batch  # prefill apart: of those inside some are prefilled
+    if asked.kind == "closed" and full < asked.number / shape.units < ENDLESS / shape.units:
         t = table([q])
         slots = float(t.slots[0] * max(t.ranks[0], 1))
         why = f"the engine's {slots:.0f} slots" if most >= slots else "the KV cache's memory"

@@ -78,6 +78,8 @@ def ask(
         memory=None if given.memory_share is None else _share(given.memory_share, "--memory-share", 0.9),
     )  # fmt: skip
     asked = _load(given, lengths, assumed, searched)
+    if sum(lengths) > spec.context:
+        assumed.insert(0, f"requests of {sum(lengths):,.0f} tokens, more than the model's context of {spec.context:,}")
     if sparse:
         assumed.append(f"attention to {sparse} keys that an indexer chooses; the indexer itself isn't counted")
     if searched:

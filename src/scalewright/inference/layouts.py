@@ -13,7 +13,7 @@ import numpy as np
 
 from scalewright.inference import load
 from scalewright.inference.constants import constants
-from scalewright.inference.load import Load
+from scalewright.inference.load import ENDLESS, Load
 from scalewright.inference.setup import Question, Shape, table
 
 STAGES = (1, 2, 4, 8)
@@ -79,8 +79,9 @@ def _fastest(
 def loads(asked: Sequence[Load], of: Sequence[Shape]) -> load.Loads:
     """Loads of whole systems as those of one unit each."""
     units = np.array([shape.units for shape in of], dtype=float)
+    numbers = np.array([x.number if x.number < ENDLESS else np.inf for x in asked])
     return load.Loads(
-        np.array([x.kind for x in asked]), np.array([x.number for x in asked]) / units,
+        np.array([x.kind for x in asked]), numbers / units,
         np.array([x.requests for x in asked]) / units, np.array([x.tpot for x in asked], dtype=float),
         np.array([x.ttft for x in asked], dtype=float), np.array([x.varied for x in asked]),
         np.array([x.waves for x in asked]),

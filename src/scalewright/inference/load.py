@@ -228,7 +228,8 @@ def _apart(times: Times, loads: Loads, batch: Array, each: Array, ttft: Array) -
         inside = (inside + np.minimum(np.minimum(waiting, most), np.maximum(decoding, 1))) / 2
     at_rate = loads.kind == "rate"
     inside, rate = np.where(at_rate, batch * decodes, inside), np.where(at_rate, each, rate)
-    waiting = np.where(loads.kind == "closed", number / np.maximum(rate, 1e-12) - times.decoded(inside / decodes), 0)
+    known = (loads.kind == "closed") & np.isfinite(number)
+    waiting = np.where(known, number / np.maximum(rate, 1e-12) - times.decoded(inside / decodes), 0)
     share = np.where(loads.waves & (loads.kind == "closed"), _share(times.c, loads), 0)
     waited = np.maximum(
         times.first + t.of(times.c, "front") + share * np.minimum(number, most) / np.maximum(pre, 1e-12), waiting

@@ -206,7 +206,7 @@ def _attention(q: Question) -> dict[str, float]:
     """Bytes of one rank's part of a sequence's caches, and FLOPs of a query with a key."""
     n, shape = counts(q.model), q.shape
     copies = 1.0 if n.latent else min(shape.tp / shape.attention_dp, float(n.kv_heads))
-    share, ranks = _bytes(q.kv, "all") / (copies * shape.attention_dp) / shape.pp, shape.tp * shape.pp
+    share, ranks = q.kv.bits / 8 / (copies * shape.attention_dp) / shape.pp, shape.tp * shape.pp
     return {
         "full_bytes": share * n.full.elements, "window_bytes": share * n.windowed.elements, "window": n.window or 1,
         "sparse": q.sparse_keys or np.inf, "state_bytes": n.state_bytes / ranks,

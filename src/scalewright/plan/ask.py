@@ -66,7 +66,7 @@ def ask(
     """A run from its model, or from a question, with the flags over it. Raises UserError."""
     asked = model if isinstance(model, Question) else None
     spec = asked.model if asked else load_model_spec(model)  # type: ignore[arg-type]
-    length, notes = defaults.resolve_length(spec, seq_len or (asked.seq_len if asked else None))
+    length, notes = defaults.resolve_length(spec, seq_len if seq_len is not None else asked.seq_len if asked else None)
     trainer = framework or (asked.trainer if asked else None)
     _, trainer_notes = defaults.resolve_trainer(trainer or (asked.run.engine if asked else None), software_version)
     record, optimizer_notes = defaults.resolve_optimizer(optimizer, trainer)

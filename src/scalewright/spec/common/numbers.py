@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 
 POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4, "p": 5}
-NUMBER = re.compile(r"[+-]?\d[\d_,]*(?:\.\d*)?(?:[eE][+-]?\d+)?")
+# Commas part thousands. One that doesn't is a decimal comma to whoever wrote it, and no number here.
+NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?(?:[eE][+-]?\d+)?")
 BYTES = re.compile(r"([kKMmGgTtPp]?)(i?)(B|[Bb]ytes|b|[Bb]its?|bps)?(/s|ps)?")
 LENGTHS = ("seq_len", "context", "sliding_window", "max_length")  # a thousand tokens of these is 1,024
 
