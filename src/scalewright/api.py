@@ -269,13 +269,15 @@ def inference(
     from scalewright.answers import Answer
     from scalewright.inference.answer import answer_inference
     from scalewright.inference.ask import Wanted, ask
+    from scalewright.inference.checks import check_types
     from scalewright.plan.whole_run import Market, WholeRun
 
-    place = find_place(cluster, devices)
     given = Wanted(
         input_len, output_len, concurrency, rate, precision, kv_precision, layout, engine, engine_version, ttft_s,
         tpot_s, prefix_hit, speculate, max_seqs, memory_share, offline,
     )  # fmt: skip
+    check_types({**vars(given), "price": price, "devices": devices})
+    place = find_place(cluster, devices)
     question, asked = ask(model, place, given, searched=search)
     paid = WholeRun(1.0, price, currency, market=Market(prices, commitment, cloud, region))
     return Answer(answer_inference(question, asked, paid, search, devices, explain))

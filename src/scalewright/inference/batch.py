@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from scalewright.inference import load
+from scalewright.inference.checks import WORDS, checked
 from scalewright.inference.constants import constants
 from scalewright.inference.layouts import loads
-from scalewright.inference.rows import RowOfTable, row_of, settle
+from scalewright.inference.rows import RowOfTable, settle
 from scalewright.inference.score import read_table
 from scalewright.inference.setup import table
 from scalewright.inference.spread import WAITING, band, sigmas
@@ -20,8 +21,8 @@ BROKEN = "_problem"  # as cli/batch.py marks a row that couldn't be read
 
 
 def columns() -> list[str]:
-    """The columns that a row may have: those of the bundled table, and an id."""
-    return ["id", *read_table()[0]]
+    """The columns that a row may have: those of the bundled table, an id, and a load in the command line's words."""
+    return ["id", *read_table()[0], *WORDS]
 
 
 def answers(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -29,7 +30,7 @@ def answers(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     asked: list[RowOfTable | str] = []
     for row in rows:
         try:
-            asked.append(str(row[BROKEN]) if BROKEN in row else row_of(row))
+            asked.append(str(row[BROKEN]) if BROKEN in row else checked(row))
         except UserError as error:
             asked.append(str(error))
         except (ArithmeticError, ValueError, KeyError, TypeError) as error:

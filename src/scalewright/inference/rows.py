@@ -66,7 +66,7 @@ def row_of(row: Row) -> RowOfTable:
     model, sparse = model_named(text(row, "model"))
     cluster = _cluster(text(row, "device"))
     weights, kv = _formats(row, model.name, cluster, assumed)
-    work = names()["workloads"].get(_workload(row), {})
+    work = workload_of(row)
     lengths = [_length(row, key, work, assumed) for key in ("input_len", "output_len")]
     if not lengths[0] + lengths[1]:
         raise UserError("input_len and output_len are blank", "row", "fill one of them")
@@ -182,10 +182,12 @@ def _formats(row: Row, known: str, cluster: ClusterSpec, assumed: list[str]) -> 
     return format_of(cell, "row"), format_of({"int8": "int8"}.get(kv, kv), "row")
 
 
-def _workload(row: Row) -> str:
-    if text(row, "source").startswith("MLPerf"):
-        return text(row, "model")
-    return "sharegpt" if "sharegpt" in text(row, "input_len").lower() else ""
+def workload_of(row: Row) -> Mapping[str, Any]:
+    """Usual lengths and limits of the data that a row names (data/names.yaml); empty where it names none."""
+    shared = "sharegpt" if "sharegpt" in text(row, "input_len").lower() else ""
+    name = text(row, "model") if text(row, "source").startswith("MLPerf") else shared
+    work: Mapping[str, Any] = names()["workloads"].get(name, {})
+    return work
 
 
 def _length(row: Row, key: str, work: Mapping[str, Any], assumed: list[str]) -> float:
@@ -220,13 +222,13 @@ def _sent(row: Row, work: Mapping[str, Any]) -> Load:
     if cell in ("server", "interactive"):
         limits = work.get(cell, {"tpot": 0.2, "ttft": 2.0})
         return Load("target", ENDLESS, 0.0, limits["tpot"], limits["ttft"])
-    if rate := re.search(r"qps (\d+)", cell):
-        return Load("rate", float(rate[1]), requests)
+    if rate := re.search(r"qps ([^ ,;]+)", cell):
+        return Load("rate", _above_0(rate[1], cell), requests)
     if cell.startswith("offline") or cell == "saturated" or "production" in cell:
         return Load("closed", ENDLESS, requests)
     if cell.startswith("peak") or not cell:
         return Load("closed", requests or 1000.0, requests or 1000.0)
-    level = float(cell)
+    level = _above_0(cell, cell)
     if "all requests at once" in notes:
         elapsed = re.search(r"elapsed ([\d.]+) s", notes)  # with two replicas the level is that of each
         sent = round((number(row, "requests_per_s") or 0) * float(elapsed[1])) if elapsed else level
@@ -238,6 +240,17 @@ def _sent(row: Row, work: Mapping[str, Any]) -> Load:
             return Load("rate", _offered(number(row, "requests_per_s") or 1.0), requests)
         return Load("closed", level, requests)
     return Load("closed", level)
+
+
+def _above_0(number: str, cell: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1e9:
+        how = "give requests in flight, such as 32, or requests a second: qps 4"
+        raise UserError(f"concurrency_or_batch is '{cell}'", "row", how)
+    return value
 
 
 def _offered(rate: float) -> float:
