@@ -27,7 +27,7 @@ BUDGET = {
     "evaluate": 210,
     "explore": 455,  # a page, live and in a file
     "goodput": 610,
-    "inference": 1_960,  # first tokens fitted and scored; a launch line's needs; rows of tables: 300, users' checked: 100
+    "inference": 1_960,  # first tokens fitted and scored; a launch line's needs; rows of tables: 400
     "launch": 3_818,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine

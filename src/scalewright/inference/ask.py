@@ -15,6 +15,7 @@ from typing import Any
 
 from scalewright.inference import cost
 from scalewright.inference.constants import engine_of, format_of
+from scalewright.inference.layouts import even_stages
 from scalewright.inference.load import ENDLESS, Load
 from scalewright.inference.rows import accepted_tokens, model_named, names
 from scalewright.inference.setup import Question, Shape, Speculation, table
@@ -235,9 +236,12 @@ def _smallest(q: Question, asked: Load) -> Shape:
     layers = q.engine.splits == "layers"
     sizes = [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= per_node and heads % n == 0] or [1]
     ladder = [replace(q.shape, tp=1, pp=n) if layers else replace(q.shape, tp=n, pp=1) for n in sizes]
-    ladder += [
-        replace(q.shape, tp=1 if layers else sizes[-1], pp=sizes[-1] * n if layers else n) for n in (2, 4, 8, 16)
-    ]
+    whole = even_stages(q.model.num_hidden_layers)
+    stages = sorted({*whole, *(n for n in (2, 4, 8, 16) if n <= q.model.num_hidden_layers)})
+    if layers:
+        ladder += [replace(q.shape, tp=1, pp=n) for n in stages if n > sizes[-1]]
+    else:
+        ladder += [replace(q.shape, tp=sizes[-1], pp=n) for n in stages if n > 1]
     ladder = [shape for shape in ladder if shape.pp <= q.model.num_hidden_layers]
     t = table([replace(q, shape=shape) for shape in ladder])
     wanted = 1.0 if asked.kind != "closed" else min(asked.number, 16)
