@@ -65,6 +65,10 @@ def test_limits_of_another_engine_are_not_carried() -> None:
     assert {"memory_share", "max_batched_tokens"} <= {item.key for item in written.changed}
     assert "--gpu-memory-utilization 0.9" in written.files["serve.sh"]
     assert "--max-num-batched-tokens" not in written.files["serve.sh"]
+    short = {**limits, "longest_that_fits": 131072}
+    written = write("vllm", {**asked, "engine": "llama.cpp", "server": short, "memory_gib": memory})
+    pool = 80 - sum(memory[key] for key in ("weights", "activations", "other"))
+    assert f"--max-model-len {int(131072 * (pool - 8) / pool)}" in written.files["serve.sh"]
     full = {**memory, "weights": 79.0, "kv_pool": 0.1}
     with pytest.raises(UserError, match="nothing is left"):
         write("vllm", {**asked, "engine": "llama.cpp", "server": limits, "memory_gib": full})

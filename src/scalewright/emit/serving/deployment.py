@@ -36,6 +36,7 @@ class Deployment:
     stored: str | None  # the format in which the checkpoint is stored; None: the user's own, which says so itself
     kv: str
     max_len: int  # tokens of a request with its answer
+    longest: int  # that the priced cache holds
     max_seqs: int  # of a step of one group of attention's ranks
     batched_tokens: int | None  # of a step; None: the engine's own
     memory_share: float  # of a device's memory: weights, caches and working memory
@@ -125,7 +126,8 @@ def deployment(answer: Mapping[str, Any], overrides: Sequence[str], where: str) 
         checkpoint=_checkpoint(answer, given, report), priced_as=answer["engine"],
         **{key: int(shape[key]) for key in ("tp", "pp", "ep", "attention_dp", "replicas", "prefill")},
         precision=answer["precision"], stored=None if "checkpoint" in given else server["stored"],
-        kv=answer["kv_precision"], max_len=_max_len(answer, given, report), max_seqs=int(server["max_seqs"]),
+        kv=answer["kv_precision"], max_len=_max_len(answer, given, report),
+        longest=int(server["longest_that_fits"]), max_seqs=int(server["max_seqs"]),
         batched_tokens=int(server["max_batched_tokens"]), memory_share=server["memory_share"],
         capacity=held["usable"] / server["memory_share"], weights=held["weights"],
         working=held["activations"] + held["other"], params=answer["model"]["params"],

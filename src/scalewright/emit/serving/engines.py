@@ -182,10 +182,13 @@ def adapted(name: str, d: Deployment, report: Report) -> Deployment:
     report.change("max_batched_tokens", d.batched_tokens, f"{engine.title}'s own", f"it was {d.priced_as}'s")
     if d.memory_share > engine.share:
         report.change("memory_share", d.memory_share, f"{engine.share:g}", f"{engine.title}'s own: the rest isn't its")
-        d = replace(d, memory_share=engine.share)
+        priced, d = d, replace(d, memory_share=engine.share)
         if d.pool <= 0:
             how = f"price {engine.names[0]} (--engine) on more devices, or in fewer bits"
             raise UserError(f"in {engine.title}'s share of the memory, {engine.share:g}, nothing is left", "emit", how)
+        if (held := int(d.longest * d.pool / priced.pool)) < d.max_len:
+            report.change("max_len", d.max_len, str(held), "what the smaller cache holds of one sequence")
+            d = replace(d, max_len=held)
     return replace(d, batched_tokens=None)
 
 
