@@ -47,6 +47,28 @@ def test_a_model_of_ones_own_has_no_hub_name() -> None:
     assert deployment(got, ("checkpoint=/models/mine",), "x")[0].checkpoint == "/models/mine"
 
 
+@pytest.mark.parametrize("name", ["1e5", "yes", "[a, b]", "org: it", "/models/it's"])
+def test_a_name_is_what_was_typed(name: str) -> None:
+    assert deployment(answer("plain"), (f"checkpoint={name}",), "x")[0].checkpoint == name
+
+
+@pytest.mark.parametrize("name", ["", " ", "null", "-x", "~/model"])
+def test_no_name_is_an_error(name: str) -> None:
+    for key in ("checkpoint", "draft"):
+        with pytest.raises(UserError, match=f"{key} is '{name.strip()}'"):
+            deployment(answer("plain"), (f"{key}={name}",), "x")
+
+
+def test_what_is_longer_than_the_server_takes() -> None:
+    with pytest.raises(UserError, match="beyond the model's context"):
+        deployment(answer("plain"), ("max_len=131073",), "x")
+    _, report = deployment({**answer("plain"), "input_len": 131000.0}, (), "x")
+    assert [(item.value, item.written) for item in report.changed.values()] == [(131256, "max_len 131072")]
+    tight = {**answer("plain"), "server": {**answer("plain")["server"], "longest_that_fits": 9000}}
+    d, report = deployment(tight, ("max_len=10000",), "x")
+    assert (d.max_len, list(report.changed)) == (9000, ["max_len"])
+
+
 def test_what_cannot_be_launched_says_so() -> None:
     full = sw.inference("llama-3.1-405b", "rtx-4090", 128, 128, layout={"tp": 8}, explain=False)
     with pytest.raises(UserError, match="doesn't fit"):

@@ -11,6 +11,7 @@ from scalewright.emit.emitted import Emitted
 from scalewright.emit.serving.deployment import deployment
 from scalewright.emit.serving.engines import ENGINES, options
 from scalewright.emit.serving.write import write
+from scalewright.spec.errors import UserError
 
 
 def flags(engine: str, question: str, *overrides: str) -> tuple[dict[str, str], Emitted]:
@@ -36,11 +37,7 @@ def test_the_same_limits_in_three_engines() -> None:
         "0.9",
     )
     sglang, _ = flags("sglang", "plain")
-    assert (sglang["--tp-size"], sglang["--max-running-requests"], sglang["--mem-fraction-static"]) == (
-        "4",
-        "2048",
-        "0.88",
-    )
+    assert (sglang["--tp-size"], sglang["--max-running-requests"]) == ("4", "2048")
     trtllm, _ = flags("trtllm", "plain")
     assert (trtllm["--tp_size"], trtllm["--max_batch_size"], trtllm["--max_seq_len"]) == ("4", "2048", "131072")
 
@@ -51,6 +48,38 @@ def test_tensorrt_llm_counts_memory_from_what_is_free() -> None:
     share, held = float(flags("trtllm", "plain")[0]["--kv_cache_free_gpu_memory_fraction"]), asked["memory_gib"]
     free = held["usable"] / 0.9 - held["weights"] - held["activations"] - held["other"]
     assert share * free == pytest.approx(held["kv_pool"], rel=2e-3)  # written to three digits, and never too much
+
+
+def test_sglang_counts_weights_and_cache_alone() -> None:
+    asked = answer("plain", "sglang")
+    share, held = float(flags("sglang", "plain")[0]["--mem-fraction-static"]), asked["memory_gib"]
+    whole = held["usable"] / asked["server"]["memory_share"]
+    assert 0 <= held["weights"] + held["kv_pool"] - share * whole < whole / 1000  # written to three digits
+
+
+def test_limits_of_another_engine_are_not_carried() -> None:
+    asked = answer("plain")
+    limits = {**asked["server"], "memory_share": 1.0, "max_batched_tokens": 512}
+    memory = {**asked["memory_gib"], "usable": 80.0}
+    written = write("vllm", {**asked, "engine": "llama.cpp", "server": limits, "memory_gib": memory})
+    assert {"memory_share", "max_batched_tokens"} <= {item.key for item in written.changed}
+    assert "--gpu-memory-utilization 0.9" in written.files["serve.sh"]
+    assert "--max-num-batched-tokens" not in written.files["serve.sh"]
+    short = {**limits, "longest_that_fits": 131072}
+    written = write("vllm", {**asked, "engine": "llama.cpp", "server": short, "memory_gib": memory})
+    pool = 80 - sum(memory[key] for key in ("weights", "activations", "other"))
+    assert f"--max-model-len {int(131072 * (pool - 8) / pool)}" in written.files["serve.sh"]
+    full = {**memory, "weights": 79.0, "kv_pool": 0.1}
+    with pytest.raises(UserError, match="nothing is left"):
+        write("vllm", {**asked, "engine": "llama.cpp", "server": limits, "memory_gib": full})
+
+
+@pytest.mark.parametrize("target", ["trtllm", "dynamo"])
+@pytest.mark.parametrize("vendor", ["amd", "google"])
+def test_devices_that_an_engine_does_not_run_on(target: str, vendor: str) -> None:
+    asked = answer("plain", "tensorrt-llm")
+    with pytest.raises(UserError, match=f"TensorRT-LLM doesn't run on devices of {vendor}"):
+        write(target, {**asked, "server": {**asked["server"], "vendor": vendor}})
 
 
 def test_experts_and_latents() -> None:
@@ -85,6 +114,7 @@ def test_a_format_that_none_makes_is_named(engine: str) -> None:
     pairs, written = flags(engine, "int4")
     assert [item.key for item in written.dropped] == ["precision"]
     assert "set checkpoint=NAME to one in int4" in written.dropped[0].why
+    assert "131 GiB a device where" in written.dropped[0].why  # 70.55e9 of 2 bytes on one of 80
     assert "--quantization" not in pairs
     assert flags(engine, "int4", "checkpoint=org/llama-awq")[1].exact
 
@@ -103,7 +133,7 @@ def test_what_an_engine_has_no_word_for() -> None:
     half = {**answer("plain")["layout"], "ep": 2}
     assert [item.written for item in changed("vllm", layout=half).changed] == ["--enable-expert-parallel, ep 4"]
     assert not changed("sglang", layout=half).changed
-    assert [item.key for item in changed("vllm", engine="llama.cpp").changed] == ["engine"]
+    assert [item.key for item in changed("vllm", engine="llama.cpp").changed] == ["engine", "max_batched_tokens"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

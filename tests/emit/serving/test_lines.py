@@ -10,6 +10,7 @@ import yaml
 from tests.emit.serving.answers import answer
 from tests.emit.serving.started import started
 
+from scalewright.emit.emitted import Emitted
 from scalewright.emit.serving.deployment import deployment
 from scalewright.emit.serving.engines import ENGINES
 from scalewright.emit.serving.lines import placed
@@ -18,6 +19,12 @@ from scalewright.emit.serving.write import write
 
 def value(line: list[str], flag: str) -> str:
     return line[line.index(flag) + 1]
+
+
+def laid_out(engine: str, question: str, **layout: int) -> Emitted:
+    """A question's answer with another layout."""
+    asked = answer(question, ENGINES[engine].names[0])
+    return write(engine, {**asked, "layout": {**asked["layout"], **layout}})
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -76,7 +83,7 @@ def test_a_replica_over_two_nodes(tmp_path: Path) -> None:
     vllm = write("vllm", answer("stages"))
     (head,), (other,) = started(tmp_path, vllm, 0), started(tmp_path, vllm, 1)
     assert (value(head, "--nnodes"), value(head, "--node-rank"), value(other, "--node-rank")) == ("2", "0", "1")
-    assert value(other, "--master-addr") == "head"
+    assert value(other, "--master-addr") == "a"
     assert "--headless" in other
     assert "--headless" not in head
     ranks = write("vllm", answer("experts"))
@@ -84,11 +91,26 @@ def test_a_replica_over_two_nodes(tmp_path: Path) -> None:
     assert (value(head, "--data-parallel-size-local"), value(other, "--data-parallel-start-rank")) == ("8", "8")
     sglang = write("sglang", answer("stages", "sglang"))
     (other,) = started(tmp_path, sglang, 1)
-    assert (value(other, "--dist-init-addr"), value(other, "--node-rank")) == ("head:29500", "1")
+    assert (value(other, "--dist-init-addr"), value(other, "--node-rank")) == ("a:29500", "1")
     trtllm = write("trtllm", answer("stages", "tensorrt-llm"))
     assert started(tmp_path, trtllm, 1) == []
     (line,) = started(tmp_path, trtllm, 0)
     assert line[1:6] == ["mpirun", "-n", "16", "-H", "a:8,b:8"]
+
+
+def test_each_server_over_nodes_has_a_first_node_of_its_own(tmp_path: Path) -> None:
+    for engine, flag, wanted in (("vllm", "--master-addr", "c"), ("sglang", "--dist-init-addr", "c:29500")):
+        emitted = laid_out(engine, "stages", replicas=2)
+        assert [value(started(tmp_path, emitted, node)[-1], flag) for node in (2, 3)] == [wanted] * 2
+    first, other = (started(tmp_path, laid_out("trtllm", "stages", replicas=2), node)[0] for node in (0, 2))
+    assert (value(first, "-H"), value(other, "-H")) == ("a:8,b:8", "c:8,d:8")
+
+
+def test_prefill_apart_is_reached_at_its_own_node(tmp_path: Path) -> None:
+    """vLLM listens on a port for each rank of data parallelism."""
+    emitted = laid_out("vllm", "apart", attention_dp=2)
+    asked = [line[0] for node in (0, 1) for line in started(tmp_path, emitted, node, "1")]
+    assert sorted(asked) == [f"10.0.0.1:{5600 + 2 * number}" for number in range(5)]
 
 
 @pytest.mark.parametrize(

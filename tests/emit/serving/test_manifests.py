@@ -67,6 +67,7 @@ def test_kserve_with_experts_over_two_nodes() -> None:
 
 
 def test_another_engine_is_reported() -> None:
-    assert [item.key for item in write("kserve", answer("plain", "sglang")).changed] == ["engine"]
-    assert [item.key for item in write("dynamo", {**answer("plain"), "engine": "jetstream"}).changed] == ["engine"]
+    others = (("kserve", answer("plain", "sglang")), ("dynamo", {**answer("plain"), "engine": "jetstream"}))
+    for target, asked in others:
+        assert [item.key for item in write(target, asked).changed] == ["engine", "max_batched_tokens"]
     assert write("dynamo", answer("plain", "sglang")).exact

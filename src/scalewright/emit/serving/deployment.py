@@ -14,7 +14,8 @@ from scalewright.emit.emitted import Changed, Dropped
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.run import apply_override
 
-OVERRIDES = ("checkpoint", "draft", "max_len")
+NAMES = ("checkpoint", "draft")
+OVERRIDES = (*NAMES, "max_len")
 ROLES = ("prefill", "decode")
 
 
@@ -35,10 +36,14 @@ class Deployment:
     stored: str | None  # the format in which the checkpoint is stored; None: the user's own, which says so itself
     kv: str
     max_len: int  # tokens of a request with its answer
+    longest: int  # that the priced cache holds
     max_seqs: int  # of a step of one group of attention's ranks
-    batched_tokens: int  # of a step
+    batched_tokens: int | None  # of a step; None: the engine's own
     memory_share: float  # of a device's memory: weights, caches and working memory
-    free_share: float  # caches, as a share of what is free beside weights and working memory
+    capacity: float  # GiB of a device, of which the next two are taken
+    weights: float
+    working: float  # activations, graphs, the engine itself
+    params: float
     prefix_hit: float
     guesses: int
     guess_cost: float
@@ -52,6 +57,21 @@ class Deployment:
     def devices(self) -> int:
         """Of one replica."""
         return self.tp * self.pp
+
+    @property
+    def pool(self) -> float:
+        """GiB of a device for caches."""
+        return self.capacity * self.memory_share - self.weights - self.working
+
+    @property
+    def static_share(self) -> float:
+        """SGLang's measure: weights and caches alone, as a share of the device."""
+        return _below((self.weights + self.pool) / self.capacity)
+
+    @property
+    def free_share(self) -> float:
+        """TensorRT-LLM's measure of the same cache: its share of what is free once the model is loaded."""
+        return _below(self.pool / (self.capacity - self.weights - self.working))
 
     @property
     def roles(self) -> tuple[tuple[str, int], ...]:
@@ -100,14 +120,18 @@ def deployment(answer: Mapping[str, Any], overrides: Sequence[str], where: str) 
     if not answer["fits"]:
         raise UserError("this layout doesn't fit: nothing would start", where, "give more devices, or fewer bits")
     shape, guesses = answer["layout"], answer.get("speculation") or {}
+    held = answer["memory_gib"]
     return Deployment(
         name=re.sub(r"[^a-z0-9]+", "-", answer["model"]["name"].lower()).strip("-") or "model",
         checkpoint=_checkpoint(answer, given, report), priced_as=answer["engine"],
         **{key: int(shape[key]) for key in ("tp", "pp", "ep", "attention_dp", "replicas", "prefill")},
         precision=answer["precision"], stored=None if "checkpoint" in given else server["stored"],
-        kv=answer["kv_precision"], max_len=_max_len(answer, given, report), max_seqs=int(server["max_seqs"]),
+        kv=answer["kv_precision"], max_len=_max_len(answer, given, report),
+        longest=int(server["longest_that_fits"]), max_seqs=int(server["max_seqs"]),
         batched_tokens=int(server["max_batched_tokens"]), memory_share=server["memory_share"],
-        free_share=_free_share(answer), prefix_hit=server["prefix_hit"], guesses=int(guesses.get("guessed", 0)),
+        capacity=held["usable"] / server["memory_share"], weights=held["weights"],
+        working=held["activations"] + held["other"], params=answer["model"]["params"],
+        prefix_hit=server["prefix_hit"], guesses=int(guesses.get("guessed", 0)),
         guess_cost=float(guesses.get("cost", 0)), draft=given.get("draft"), mtp=server["mtp"],
         experts=server["experts"], per_node=int(server["devices_per_node"]), vendor=server["vendor"],
     ), report  # fmt: skip
@@ -116,13 +140,25 @@ def deployment(answer: Mapping[str, Any], overrides: Sequence[str], where: str) 
 def _given(overrides: Sequence[str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for text in overrides:
-        apply_override(given, text)
+        key, separator, name = text.partition("=")
+        if separator and key in NAMES:
+            given[key] = _name(key, name.strip())
+        else:
+            apply_override(given, text)
     for key in given:
         if key not in OVERRIDES:
             problem = unknown("key", key, OVERRIDES, "emit")
             how = f"{problem.how}. The rest was priced: ask `scalewright inference` again for another layout"
             raise UserError(problem.what, "emit", how)
     return given
+
+
+def _name(key: str, text: str) -> str:
+    """A hub's name or a folder as it was typed: YAML would make 1e5 a number, and yes a truth."""
+    if text in ("", "null") or text.startswith(("-", "~")):
+        how = f"give a hub name or a folder, {key}=org/name or {key}=/models/name; no program expands a ~ in a script"
+        raise UserError(f"{key} is '{text}'", "emit", how)
+    return text
 
 
 def _checkpoint(answer: Mapping[str, Any], given: Mapping[str, Any], report: Report) -> str:
@@ -135,19 +171,28 @@ def _checkpoint(answer: Mapping[str, Any], given: Mapping[str, Any], report: Rep
 
 def _max_len(answer: Mapping[str, Any], given: Mapping[str, Any], report: Report) -> int:
     """The longest request: the model's context, or what the cache holds of one sequence."""
+    context, held = int(answer["server"]["context"]), int(answer["server"]["longest_that_fits"])
+    longest = _asked_len(given, context, held, report)
+    if (priced := int(answer["input_len"] + answer["output_len"])) > longest:
+        report.change("input_len + output_len", priced, f"max_len {longest}", "the server refuses what is longer")
+    return longest
+
+
+def _asked_len(given: Mapping[str, Any], context: int, held: int, report: Report) -> int:
     if "max_len" in given:
         value = given["max_len"]
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"max_len is {value}", "emit", "give tokens, such as max_len=8192")
-        return value
-    context, held = int(answer["server"]["context"]), int(answer["server"]["longest_that_fits"])
+        if value > context:
+            raise UserError(f"max_len is {value}, beyond the model's context", "emit", f"give at most {context}")
+        if value > held:
+            report.change("max_len", value, str(held), "what the cache holds of one sequence")
+        return min(value, held)
     why = "the model's context" if context <= held else "what the cache holds of one sequence"
     report.assume(f"max_len {min(context, held)}: {why}")
     return min(context, held)
 
 
-def _free_share(answer: Mapping[str, Any]) -> float:
-    """TensorRT-LLM's measure of the same cache: its share of what is free once the model is loaded."""
-    held, share = answer["memory_gib"], answer["server"]["memory_share"]
-    free = held["usable"] / share - held["weights"] - held["activations"] - held["other"]
-    return max(0.01, int(1000 * held["kv_pool"] / free) / 1000)
+def _below(share: float) -> float:
+    """To three digits, and never more than was priced."""
+    return max(0.01, int(1000 * share) / 1000)

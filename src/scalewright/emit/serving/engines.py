@@ -14,10 +14,13 @@ Words as of vLLM 0.33 (vllm/engine/arg_utils.py), SGLang 0.5.23 (sglang/srt/arg_
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from scalewright.emit.serving.deployment import Deployment, Report
+from scalewright.spec.errors import UserError
 
 HALF = {"bf16": "bfloat16", "fp32": "float32"}
 MADE = "no {0} weights are made when {1} loads: set checkpoint=NAME to one in {0}"
@@ -32,6 +35,8 @@ class Engine(NamedTuple):
     port: int
     flags: Callable[[Deployment, Report, str], list[str]]  # of a role
     names: tuple[str, ...]  # of `inference --engine`
+    share: float  # of a device's memory, where nothing is said
+    without: tuple[str, ...] = ()  # vendors whose devices it doesn't run on
 
 
 def flags_of(pairs: dict[str, Any]) -> list[str]:
@@ -94,7 +99,8 @@ def sglang(d: Deployment, report: Report, role: str) -> list[str]:
             **_weights(d, report, "SGLang", made, "--dtype", "--quantization"),
             "--kv-cache-dtype": _kv(d, report, "SGLang", kv), "--context-length": d.max_len,
             "--max-running-requests": d.max_seqs * d.attention_dp,
-            "--chunked-prefill-size": d.batched_tokens * d.attention_dp, "--mem-fraction-static": float(d.memory_share),
+            "--chunked-prefill-size": None if d.batched_tokens is None else d.batched_tokens * d.attention_dp,
+            "--mem-fraction-static": d.static_share,
             "--speculative-algorithm": algorithm,
             "--speculative-draft-model-path": d.draft if method == "draft" else None, **chain,
             "--speculative-num-draft-tokens": drafted if method else None,
@@ -151,8 +157,39 @@ def _weights(
         return {}
     if d.precision in made and d.stored in HALF:
         return {quantization: made[d.precision]}
-    report.drop("precision", d.precision, f"{d.checkpoint} is in {d.stored}, and {MADE.format(d.precision, engine)}")
+    why = f"{d.checkpoint} is in {d.stored}, and {MADE.format(d.precision, engine)}"
+    least, room = d.params * _bits(d.stored) / 8 / 2**30 / d.devices, d.capacity * d.memory_share - d.working
+    if least > room:
+        why += f". As it is, it takes {least:.0f} GiB a device where {room:.0f} are free: it won't start"
+    report.drop("precision", d.precision, why)
     return {}
+
+
+def _bits(precision: str) -> int:
+    """A number's bits, without its scale: 8 of fp8, 4 of q4_0."""
+    digits = re.search(r"\d+", precision)
+    return int(digits[0]) if digits else 16
+
+
+def adapted(name: str, d: Deployment, report: Report) -> Deployment:
+    """What was priced, as far as it is this engine's. Raises UserError where it doesn't run, or has no room."""
+    engine = ENGINES[name]
+    if d.vendor in engine.without:
+        how = "price another engine (--engine vllm) or other devices"
+        raise UserError(f"{engine.title} doesn't run on devices of {d.vendor}", f"emit {name}", how)
+    if d.priced_as in engine.names:
+        return d
+    report.change("max_batched_tokens", d.batched_tokens, f"{engine.title}'s own", f"it was {d.priced_as}'s")
+    if d.memory_share > engine.share:
+        report.change("memory_share", d.memory_share, f"{engine.share:g}", f"{engine.title}'s own: the rest isn't its")
+        priced, d = d, replace(d, memory_share=engine.share)
+        if d.pool <= 0:
+            how = f"price {engine.names[0]} (--engine) on more devices, or in fewer bits"
+            raise UserError(f"in {engine.title}'s share of the memory, {engine.share:g}, nothing is left", "emit", how)
+        if (held := int(d.longest * d.pool / priced.pool)) < d.max_len:
+            report.change("max_len", d.max_len, str(held), "what the smaller cache holds of one sequence")
+            d = replace(d, max_len=held)
+    return replace(d, batched_tokens=None)
 
 
 def _kv(d: Deployment, report: Report, engine: str, words: dict[str, str]) -> str | None:
@@ -183,9 +220,13 @@ def _as_json(value: dict[str, Any] | None) -> str | None:
 
 
 ENGINES = {
-    "vllm": Engine("vLLM", "0.33", ("vllm", "serve"), 8000, vllm, ("vllm",)),
+    "vllm": Engine("vLLM", "0.33", ("vllm", "serve"), 8000, vllm, ("vllm",), 0.9),
     "sglang": Engine(
-        "SGLang", "0.5.23", ("python", "-m", "sglang.launch_server", "--model-path"), 30000, sglang, ("sglang",)
+        "SGLang", "0.5.23", ("python", "-m", "sglang.launch_server", "--model-path"), 30000, sglang, ("sglang",),
+        0.88, ("google", "aws"),
     ),
-    "trtllm": Engine("TensorRT-LLM", "1.2", ("trtllm-serve",), 8000, trtllm, ("tensorrt-llm",)),
-}
+    "trtllm": Engine(
+        "TensorRT-LLM", "1.2", ("trtllm-serve",), 8000, trtllm, ("tensorrt-llm",),
+        0.9, ("amd", "google", "aws", "intel"),
+    ),
+}  # fmt: skip

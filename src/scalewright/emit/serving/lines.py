@@ -2,7 +2,7 @@
 
     serve.sh                    one server on one node: the line itself
     serve.sh NODE               case "$NODE" in 0) server & server & ;; 1) ... esac    a line of each server
-    HEAD=host0 serve.sh NODE    where a replica spans nodes: rank 0 answers, the others join it
+    HOSTS="host0 host1" serve.sh NODE    where a replica spans nodes: its first one answers, the others join it
 
 Replicas of one node that an engine starts itself (vLLM's --data-parallel-size of a dense model, SGLang's --dp-size)
 are one server; others are servers of their own, which something before them has to share requests out to.
@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 from scalewright.emit.emitted import Emitted, yaml_text
 from scalewright.emit.serving.deployment import Deployment, Report
 from scalewright.emit.serving.engines import ENGINES, flags_of, options
-from scalewright.spec.common.shell import Expression, Word, command
+from scalewright.spec.common.shell import Expression, Word, command, quote
 
 VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 JOIN_PORT, SIDE_PORT, BOOTSTRAP_PORT, RPC_PORT = 29500, 5600, 8998, 13345
+
+ADDRESS = "${ADDRESS:-$(hostname -I | cut -d' ' -f1)}"  # of this node, where others reach it
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ def write(engine: str, d: Deployment, report: Report) -> Emitted:
     if servers[-1].number and engine != "sglang" and not (engine == "trtllm" and d.prefill):
         router = " that knows prefill from decode (`emit dynamo` and `emit kserve` bring one)" if d.prefill else ""
         report.assume(f"{servers[-1].number + 1} servers, each on a port of its own: put a router{router} before them")
+    if nodes > 1 and engine == "vllm" and d.prefill:
+        report.assume("caches are sent over the first address of `hostname -I`: set ADDRESS on a node for another")
     if nodes > 1 and engine != "vllm" and servers[-1].number:
         report.assume("nodes are called node0, node1, ...: put their names in")
     files = {"serve.sh": _script(engine, d, report, servers, inside)}
@@ -89,9 +93,11 @@ def _script(engine: str, d: Deployment, report: Report, servers: list[Server], i
     head = ["#!/usr/bin/env bash", f"# Written by `scalewright emit {engine}`: {kind.title} {kind.version}, {d.name}."]
     spread = any(server.rank for server in servers)
     if nodes > 1:
-        first = f" {'HOSTS=<their names>' if engine == 'trtllm' else 'HEAD=<the first>'}" if spread else ""
-        head.append(f"# On each of {nodes} nodes:{first} bash serve.sh <0..{nodes - 1}>")
+        names = ' HOSTS="<names of all, in order, a space between>"' if spread else ""
+        head.append(f"# On each of {nodes} nodes:{names} bash serve.sh <0..{nodes - 1}>")
     head.append("set -euo pipefail\n")
+    if spread:
+        head.append('read -ra hosts <<< "$HOSTS"')
     flags = {role: kind.flags(d, report, role) for role, _ in d.roles}
     if len(servers) == 1:
         return "\n".join([*head, command(_words(engine, d, servers[0], inside, flags[""], 0)), ""])
@@ -107,7 +113,7 @@ def _script(engine: str, d: Deployment, report: Report, servers: list[Server], i
                 continue
             array = Expression(f"${{{_array(server.role)}[@]}}")
             words = _words(engine, d, server, inside, [array], 0 if alone else 1 + server.number)
-            body.append(f"  {_environment(engine, d, server, len(here) > 1)}{command(words)} &")
+            body.append(f"  {_environment(engine, d, server, len(here) > 1, nodes > 1)}{command(words)} &")
         if node == 0 and (router := _router(engine, d, servers)):
             body.append(f"  {command(router)} &")
         body.append("  ;;")
@@ -118,13 +124,16 @@ def _array(role: str) -> str:
     return role.upper() or "FLAGS"
 
 
-def _environment(engine: str, d: Deployment, server: Server, shared: bool) -> str:
+def _environment(engine: str, d: Deployment, server: Server, shared: bool, apart: bool) -> str:
     """Its devices, where it shares a node; a port of its own for what it sends to other servers."""
     words = {}
     if shared and (name := VISIBLE.get(d.vendor)):
         words[name] = ",".join(map(str, range(server.first, server.first + server.count)))
     if server.role and engine == "vllm":
-        words["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(SIDE_PORT + server.number)
+        # each rank of data parallelism listens on a port of its own, from this one on
+        words["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(SIDE_PORT + server.number * d.attention_dp)
+        if apart:
+            words["VLLM_NIXL_SIDE_CHANNEL_HOST"] = quote(Expression(ADDRESS))
     return "".join(f"{key}={value} " for key, value in words.items()) + ("\\\n  " if words else "")
 
 
@@ -135,7 +144,8 @@ def _words(engine: str, d: Deployment, server: Server, inside: int, flags: Seque
     if engine == "trtllm":
         words += ["--config", _yaml_name(server.role)]
         if d.nodes_each > 1:
-            words = ["mpirun", "-n", str(d.devices), "-H", Expression("$HOSTS"), "trtllm-llmapi-launch", *words]
+            hosts = ",".join(f"{_host(server.node + rank)}:{server.count}" for rank in range(d.nodes_each))
+            words = ["mpirun", "-n", str(d.devices), "-H", Expression(hosts), "trtllm-llmapi-launch", *words]
     else:
         words += _joined(engine, d, server)
     if inside > 1:
@@ -147,14 +157,19 @@ def _words(engine: str, d: Deployment, server: Server, inside: int, flags: Seque
     return [*words, "--host", "0.0.0.0", "--port", str(kind.port + behind)]
 
 
+def _host(node: int) -> str:
+    return f"${{hosts[{node}]}}"
+
+
 def _joined(engine: str, d: Deployment, server: Server) -> list[Word]:
     """How the nodes of one server find each other."""
     nodes = d.nodes_each
     if nodes == 1:
         return []
-    head = Expression("$HEAD")
+    first = _host(server.node - server.rank)
+    head = Expression(first)
     if engine == "sglang":
-        address = Expression(f"$HEAD:{JOIN_PORT}")
+        address = Expression(f"{first}:{JOIN_PORT}")
         return ["--dist-init-addr", address, *flags_of({"--nnodes": nodes}), "--node-rank", str(server.rank)]
     if d.attention_dp > 1 and d.attention_dp % nodes == 0:  # ranks of data parallelism, so many a node
         here = d.attention_dp // nodes

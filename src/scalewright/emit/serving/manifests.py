@@ -14,7 +14,7 @@ from typing import Any
 
 from scalewright.emit.emitted import Emitted, yaml_text
 from scalewright.emit.serving.deployment import Deployment, Report
-from scalewright.emit.serving.engines import ENGINES, flags_of, options
+from scalewright.emit.serving.engines import ENGINES, adapted, flags_of, options
 from scalewright.spec.common.shell import line
 
 DYNAMO, KSERVE = "1.6.1", "0.21"
@@ -26,6 +26,7 @@ NEARBY = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel
 def dynamo(d: Deployment, report: Report) -> Emitted:
     """Dynamo's graph, over the engine that was priced."""
     engine = engine_for(d, report)
+    d = adapted(engine, d, report)
     image = f"nvcr.io/nvidia/ai-dynamo/{RUNTIME[engine]}-runtime:{DYNAMO}"
     front = {"name": "main", "image": image, "command": ["python3"], "args": ["-m", "dynamo.frontend"]}
     components: list[dict[str, Any]] = [
@@ -73,6 +74,7 @@ def kserve(d: Deployment, report: Report) -> Emitted:
     """KServe's LLMInferenceService: vLLM behind its own router and scheduler."""
     if d.priced_as != "vllm":
         report.change("engine", d.priced_as, "vllm", "LLMInferenceService runs vLLM: price that (--engine vllm)")
+    d = adapted("vllm", d, report)
     spec: dict[str, Any] = {
         "model": {"uri": _uri(d.checkpoint), "name": d.checkpoint},
         **_workload(d, report, "decode" if d.prefill else "", d.replicas),

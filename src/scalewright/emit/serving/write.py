@@ -8,7 +8,7 @@ from typing import Any
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.serving import lines, manifests
 from scalewright.emit.serving.deployment import deployment, is_served
-from scalewright.emit.serving.engines import ENGINES
+from scalewright.emit.serving.engines import ENGINES, adapted
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 
@@ -43,4 +43,4 @@ def write(name: str, answer: Mapping[str, Any], overrides: Sequence[str] = (), w
     if d.priced_as not in ENGINES[name].names:
         why = f"what was priced is {d.priced_as}'s speed: price {ENGINES[name].names[0]} (--engine)"
         report.change("engine", d.priced_as, name, why)
-    return lines.write(name, d, report)
+    return lines.write(name, adapted(name, d, report), report)
