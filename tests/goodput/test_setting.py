@@ -55,6 +55,13 @@ def test_saves_are_no_closer_than_one_takes_to_be_written() -> None:
     assert make_setting(Asked(8, save_s=0.0, interval_s=5.0), run).interval_s == 5
 
 
+def test_a_small_state_on_many_devices_still_takes_the_storage_s_latency() -> None:
+    setting = make_setting(Asked(100_000), Run(state_bytes=8e9 * 12))
+    assert setting.save_s == setting.written_s == 1
+    assert "1 s at least" in " ".join(setting.assumed)
+    assert make_setting(Asked(100_000, save_s=0.5), Run(state_bytes=8e9 * 12)).save_s == 0.5
+
+
 def test_more_devices_want_more_spares_and_few_want_none() -> None:
     counts = [make_setting(Asked(devices), Run()).best_spares for devices in (8, 64, 1024, 16384, 100_000)]
     assert counts == sorted(counts)

@@ -21,6 +21,7 @@ from scalewright.spec.errors import UserError
 MOST_DEVICES = 10**7
 MOST_DAYS = 36525.0  # as of a budget
 MOST_RATE = 3600.0  # stops per device and hour: one each second
+LEAST_SAVE_S = 1.0  # files opened, written and named, however few bytes each device has
 MORE_SPARES = 10  # than nodes
 USUAL_DAYS = 30.0  # of work, where a run's length isn't known
 P90 = 1.2816  # standard deviations
@@ -138,7 +139,8 @@ def make_setting(asked: Asked, run: Run) -> Setting:
         [] if asked.devices is None or not run.source else [f"devices {devices} in place of the run's"],
     )
     own = rhythm(
-        devices, run, rate=asked.rate, save_s=asked.save_s, storage=asked.storage, restart_s=asked.restart_s,
+        devices, _slow_enough(asked, run, base, devices, notes), rate=asked.rate, save_s=asked.save_s,
+        storage=asked.storage, restart_s=asked.restart_s,
         detect_s=asked.detect_s, interval_s=asked.interval_s,
     )  # fmt: skip
     if asked.save_s is not None and own.best_s < own.written_s:  # a save that hardly stops the run is written beside it
@@ -171,6 +173,17 @@ def make_setting(asked: Asked, run: Run) -> Setting:
     if setting.spares is not None:
         notes.append("of what stops a run half is a node that is mended within a day, a quarter one that boots again")
     return replace(setting, assumed=tuple(notes))
+
+
+def _slow_enough(asked: Asked, run: Run, base: Usual, devices: int, notes: list[str]) -> Run:
+    """A model that no run file has, on so many devices that its state is written in no time: storage has a latency."""
+    state = run.state_bytes
+    if run.source or run.asynchronous or state is None or asked.save_s is not None:
+        return run
+    if (base.save_s(state, devices) if asked.storage is None else state / asked.storage) >= LEAST_SAVE_S:
+        return run
+    notes.append(f"a save takes {LEAST_SAVE_S:g} s at least: the storage's latency (--save-s)")
+    return replace(run, save_s=LEAST_SAVE_S)
 
 
 def _name_saves(asked: Asked, run: Run, base: Usual, notes: list[str]) -> None:
