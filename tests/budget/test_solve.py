@@ -73,6 +73,24 @@ def test_a_deadline_decides_on_the_devices() -> None:
     assert 6 < answer["budget"]["days"] <= 12 * 1.005
 
 
+def test_a_deadline_that_is_missed_is_in_the_first_lines(call_cli) -> None:
+    flags = "--params 1B --tokens 1B --days 1e-3 --devices 8 --cluster dgx-h100"
+    shown = call_cli("budget", *flags.split())
+    assert shown.code == 0, shown.err
+    assert "(too late)" in shown.out.splitlines()[0]
+    assert "not met" in shown.out
+    met = sw.budget(params=1e9, tokens=1e9, days=30, devices=8, **CLUSTER)
+    assert met["meets_deadline"] is True
+    assert met["plan"]["devices"] == 8
+    assert "deadline  within" in str(met)
+
+
+def test_a_mixture_s_words_are_of_its_active_parameters() -> None:
+    answer = sw.budget(model="mixtral-8x7b", tokens=1e12)
+    assert "tokens an active parameter" in str(answer)
+    assert "parameters (active) x tokens" in " ".join(answer["assumed"])
+
+
 def test_tokens_held_leave_a_size_for_the_budget() -> None:
     answer = sw.budget(tokens=1e11, days=10, devices=8, **CLUSTER)
     assert answer["tokens"]["p10"] == answer["tokens"]["p90"] == 1e11
@@ -159,6 +177,10 @@ REFUSED = [
     ({"flops": 1e22, "params": 1e9, "tokens": 1e10}, "size, tokens and --flops are all given"),
     ({"params": 1e9, "model": "llama-3.1-8b"}, "--params and --model are both given"),
     ({"days": 3, "devices": 8, "flops": 1e22, "cluster": "dgx-h100"}, "--days, --devices and --flops are all given"),
+    ({"flops": 1e22, "price": 3.0}, "--price needs a cluster"),
+    ({"flops": 1e22, "region": "nowhere"}, "--region needs a cluster"),
+    ({"flops": 1e22, "pue": -1.0}, "--pue needs a cluster"),
+    ({"flops": 1e22, "model": "llama-3.1-8b", "like": "llama"}, "--model and --like are both given"),
     ({"flops": 1e22, "law": "krajewski"}, "is a law of mixtures of experts"),
     ({"flops": 1e22, "goodput": 2.0}, "goodput is 2"),
     ({"flops": 1e22, "currency": "euros", "price": 2.0}, "currency is 'euros'"),
@@ -181,6 +203,13 @@ def test_a_mistake_is_one_clear_sentence(
         sw.budget(**keys)
     assert words in str(caught.value)
     assert caught.value.how, "no way out"
+
+
+@pytest.mark.parametrize(("flags", "words"), [("--out x.pdf", "end it in .yaml"), ("--data tokens", "add --out")])
+def test_a_file_that_would_not_be_one(flags: str, words: str, call_cli) -> None:
+    answer = call_cli("budget", "--flops", "1e20", *flags.split())
+    assert answer.code == 2
+    assert words in answer.err
 
 
 def test_flags_before_a_subcommand_are_not_lost_silently(call_cli) -> None:

@@ -71,6 +71,15 @@ def test_the_terminal_says_what_to_do(call_cli):
     assert "never ends" in lost.out
 
 
+def test_words_of_runs_without_stops_of_few_trials_and_of_given_restarts(call_cli):
+    flags = ["--devices", "64", "--days", "0.01", "--restart-s", "60", "--trials", "5"]
+    text = call_cli("goodput", *flags, "--failures-per-device-hour", "0").out
+    for words in ("one at the end is best", "none: the rate", "too few for a band", "no node is awaited", "median run"):
+        assert words in text
+    for words in ("8 of 10", "pay best", "one in"):
+        assert words not in text
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -83,6 +92,10 @@ def test_the_terminal_says_what_to_do(call_cli):
         (["--devices", "8", "--trials", "0"], "trials is 0"),
         (["--devices", "8", "--price", "-1"], "price is -1"),
         (["--devices", "8", "--price", "2", "--currency", "euros"], "currency is 'euros'"),
+        (["--devices", "8", "--price", "2", "--cluster", "dgx-h100", "--cloud", "aws"], "leave out --cloud"),
+        (["--devices", "8", "--failures-per-device-hour", "1e9"], "such as 2e-5"),
+        (["--devices", "8", "--days", "1e9"], "up to 36,525"),
+        (["--devices", "8", "--spares", "1000"], "give up to 11"),
         (["nowhere.yaml"], "no such run file or folder"),
         (["."], "events.jsonl has no start of a run"),
     ],

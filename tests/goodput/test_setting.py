@@ -46,6 +46,22 @@ def test_a_save_takes_the_state_by_its_storage() -> None:
     assert stall.best_s >= 2.3  # the write is the least time between two
 
 
+def test_saves_are_no_closer_than_one_takes_to_be_written() -> None:
+    run = Run(state_bytes=8e9 * 12)
+    setting = make_setting(Asked(8, save_s=0.0), run)
+    assert setting.interval_s == setting.best_s == setting.written_s > 80
+    stepped = make_setting(Asked(8, save_s=0.0), replace(run, step_s=10.0))
+    assert stepped.best_s == 10 * -(-setting.written_s // 10)
+    assert make_setting(Asked(8, save_s=0.0, interval_s=5.0), run).interval_s == 5
+
+
+def test_a_small_state_on_many_devices_still_takes_the_storage_s_latency() -> None:
+    setting = make_setting(Asked(100_000), Run(state_bytes=8e9 * 12))
+    assert setting.save_s == setting.written_s == 1
+    assert "1 s at least" in " ".join(setting.assumed)
+    assert make_setting(Asked(100_000, save_s=0.5), Run(state_bytes=8e9 * 12)).save_s == 0.5
+
+
 def test_more_devices_want_more_spares_and_few_want_none() -> None:
     counts = [make_setting(Asked(devices), Run()).best_spares for devices in (8, 64, 1024, 16384, 100_000)]
     assert counts == sorted(counts)

@@ -2,7 +2,7 @@
 
     amount      flops │ device_hours │ money │ energy (kWh) │ days (with devices) │ loss
     fixed       params, or a model; tokens; both: what they take
-    deadline    days beside another amount: how many devices
+    deadline    days beside another amount: how many devices; with devices, size and tokens: whether it ends in time
 
 Anything over-determined is refused, with the way out.
 """
@@ -99,14 +99,22 @@ class Ask:
         if self.fixed and amounts:
             how = f"leave out {given[0]}: size and tokens say what it takes; or leave out --tokens"
             raise UserError(f"size, tokens and {given[0]} are all given", "budget", how)
-        if self.days is not None and self.devices is not None and (amounts or self.fixed):
+        if self.days is not None and self.devices is not None and amounts:
             how = "leave out --devices, and --days is the deadline that decides on them; or leave out --days"
-            raise UserError(f"--days, --devices and {(given[0])} are all given", "budget", how)
+            raise UserError(f"--days, --devices and {given[0]} are all given", "budget", how)
+        if self.model is not None and (self.like or self.vocab):
+            flag = "--like" if self.like else "--vocab"
+            raise UserError(f"--model and {flag} are both given", flag, f"leave out {flag}: the model has its own")
         if place is None:
             timed = [key for key in ("device_hours", "money", "energy", "days", "devices") if getattr(self, key)]
             if timed:
                 how = "add --cluster dgx-h100 (see `scalewright presets clusters`)"
                 raise UserError(f"--{timed[0].replace('_', '-')} needs a cluster", "budget", how)
+            market = vars(self.market) | {key: getattr(self, key) for key in ("price", "currency", "goodput", "pue")}
+            idle = [key for key, value in market.items() if value is not None]
+            if idle:
+                how = "add --cluster dgx-h100: without one there is no time, money or energy; or leave it out"
+                raise UserError(f"--{idle[0]} needs a cluster", "budget", how)
         elif self.days is not None and self.devices is None and not amounts and not self.fixed:
             raise UserError("--days is given without devices", "budget", "add --devices 64")
         if self.law.counts == MIXTURE and self.model is None and "moe" not in shape_keys(self.like or FAMILY):

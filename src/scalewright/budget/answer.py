@@ -57,7 +57,7 @@ def answer(solved: Solved, out: Path | None = None, data: str | None = None) -> 
         "given": given_keys(ask), "budget": takes["budget"], "model": _model(solved),
         "params": bands[0], "tokens": bands[1], "tokens_per_param": solved.tokens / solved.params,
         "loss": loss, "flat": _flat(solved), "mfu": takes["mfu"], "layout": takes["layout"],
-        "total": takes["total"], "plan": takes["plan"],
+        "total": takes["total"], "plan": takes["plan"], "meets_deadline": solved.meets_deadline,
         "recipe": _recipe(solved, loss), "laws": rows, "disagree": disagree(rows, ask), "more_tokens": _more(solved),
         "epochs": _epochs(solved), "serve": serving, "published": neighbours(solved.params, solved.tokens),
         "assumed": [*notes, *solved.notes, *takes["assumed"]],
@@ -266,9 +266,8 @@ def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
     own = solved.flops
     exact = flops_per_token(solved.model, solved.ask.seq_len) * solved.tokens
     budget: dict[str, Any] = {"flops": own, "model_flops": exact, "pf_days": own / 8.64e19}
-    notes.append(
-        f"FLOPs = {solved.law.k:g} x parameters ({solved.law.counts}) x tokens; model_flops has attention, too"
-    )
+    counted = "active" if solved.model.moe is not None and solved.law.counts == "total" else solved.law.counts
+    notes.append(f"FLOPs = {solved.law.k:g} x parameters ({counted}) x tokens; model_flops has attention, too")
     empty = dict.fromkeys(("device_hours", "days", "cost", "energy_kwh", "co2_kg"))
     if solved.plan is None or solved.place is None or solved.devices is None:
         return {"budget": budget | empty, "mfu": None, "layout": None, "total": None, "plan": None, "assumed": []}
@@ -315,7 +314,7 @@ def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
 
 
 def side_by_side(all_solved: Sequence[Solved]) -> list[dict[str, Any]]:
-    """A row for each cluster, of the same question; `order`: its place by the cost of a FLOP, else by days."""
+    """A row for each cluster, of the same question; `order`: by the cost of a FLOP, else by days; late ones last."""
     rows: list[dict[str, Any]] = []
     for solved in all_solved:
         takes = takes_of(solved, [])
@@ -324,11 +323,13 @@ def side_by_side(all_solved: Sequence[Solved]) -> list[dict[str, Any]]:
             "cluster": solved.place.name if solved.place else None, **takes["plan"], "mfu": takes["mfu"],
             "params": count_parameters(solved.model).total, "tokens": solved.tokens,
             **{key: value for key, value in budget.items() if key != "model_flops"},
-            "total": total, "cost_per_million_tokens": None if budget["cost"] is None else budget["cost"] / million,
+            "total": total, "meets_deadline": solved.meets_deadline,
+            "cost_per_million_tokens": None if budget["cost"] is None else budget["cost"] / million,
             "energy_per_million_tokens": budget["energy_kwh"] / million, **_markets(solved, budget["device_hours"]),
         })  # fmt: skip
     for_a_flop = [math.inf if row["cost"] is None else row["cost"] / row["flops"] for row in rows]
-    ranked = sorted(range(len(rows)), key=lambda at: (for_a_flop[at], rows[at]["days"]))
+    late = [row["meets_deadline"] is False for row in rows]
+    ranked = sorted(range(len(rows)), key=lambda at: (late[at], for_a_flop[at], rows[at]["days"]))
     for order, at in enumerate(ranked):
         rows[at]["order"] = order + 1
     return rows
@@ -377,7 +378,8 @@ def run_text(solved: Solved, data: str | None = None) -> str | None:
     text = run_file(replace(solved.plan, question=replace(question, run=question.run.model_copy(update=decided))), data)
     if text is None:
         return None
-    size = f"{count(solved.params)} parameters, {count(solved.tokens)} tokens"
+    active = " active" if solved.model.moe is not None else ""
+    size = f"{count(solved.params)}{active} parameters, {count(solved.tokens)} tokens"
     return commented(f"{size}, {solved.flops:.3g} FLOPs by {solved.law.name}.") + text
 
 

@@ -86,6 +86,13 @@ class Solved:
         assert self.devices is not None
         return self.tokens / self.rate * self.devices / 3600
 
+    @property
+    def meets_deadline(self) -> bool | None:
+        """Whether it ends within the days; None where these are no deadline."""
+        if self.plan is None or self.devices is None or self.ask.days is None or self.ask.amount == "days":
+            return None
+        return self.device_hours / 24 <= self.ask.days * self.devices * (1 + LATE)
+
 
 def solve_budget(ask: Ask, place: ClusterSpec | None, tell: Callable[[str], None] = lambda text: None) -> Solved:
     """The model, the tokens and the plan of a budget. Raises UserError."""
@@ -107,8 +114,7 @@ def solve_budget(ask: Ask, place: ClusterSpec | None, tell: Callable[[str], None
         solved = _on_devices(start, devices, flops, hours, rate, tell)
         expected = solved.device_hours
     assert solved is not None
-    late = ask.days is not None and solved.device_hours / 24 > ask.days * (solved.devices or 1) * (1 + LATE)
-    return replace(solved, notes=[*solved.notes, note + (": it ends later" if late else "")])
+    return replace(solved, notes=[*solved.notes, note + (": it ends later" if solved.meets_deadline is False else "")])
 
 
 def _on_devices(

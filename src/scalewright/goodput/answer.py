@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scalewright.goodput.ledger import Ledger
 from scalewright.goodput.setting import Asked, Run, make_setting
 from scalewright.goodput.simulate import simulate
-from scalewright.plan.reliability import daly_interval, young_interval
+from scalewright.plan.reliability import FOREVER, daly_interval, young_interval
 from scalewright.spec.errors import UserError
 from scalewright.spec.prices import Band, Footprint, Named, footprint, product
 
@@ -73,7 +73,7 @@ def answer(
         "written_s": setting.written_s,
         "restart_s": setting.restart_s,
         "failures": float(np.median(found.stops)),
-        "mtbf_h": setting.mtbf_s / 3600,
+        "mtbf_h": setting.mtbf_s / 3600 if setting.mtbf_s < FOREVER else None,
         "failures_per_device_hour": setting.rate,
         "causes": {cause.name: cause.share for cause in setting.causes},
         "spares": {"used": setting.spares, "best": setting.best_spares},

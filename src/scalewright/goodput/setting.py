@@ -14,11 +14,15 @@ from dataclasses import dataclass, field, replace
 from math import ceil, exp, isfinite, lgamma, log
 from typing import Any
 
-from scalewright.plan.reliability import FOREVER, Habits, Rhythm, Usual, failures, rhythm, usual
+from scalewright.plan.reliability import Habits, Rhythm, Usual, failures, rhythm, usual
 from scalewright.spec.common.formatting import counted, short_time
 from scalewright.spec.errors import UserError
 
 MOST_DEVICES = 10**7
+MOST_DAYS = 36525.0  # as of a budget
+MOST_RATE = 3600.0  # stops per device and hour: one each second
+LEAST_SAVE_S = 1.0  # files opened, written and named, however few bytes each device has
+MORE_SPARES = 10  # than nodes
 USUAL_DAYS = 30.0  # of work, where a run's length isn't known
 P90 = 1.2816  # standard deviations
 
@@ -51,23 +55,20 @@ class Asked:
         """Raises UserError for impossible numbers."""
         if self.devices is not None and not 1 <= self.devices <= MOST_DEVICES:
             raise UserError(f"devices is {self.devices}", "--devices", f"give a number from 1 to {MOST_DEVICES:,}")
+        most_s = MOST_DAYS * 86400
         bounds = {
-            "save_s": (0.0, "--save-s", "give the seconds that a save stops the run, such as 30"),
-            "restart_s": (0.0, "--restart-s", "give seconds from a stop to work again, such as 600"),
-            "detect_s": (0.0, "--detect-s", "give seconds until a stop is found, such as 60"),
-            "rate": (0.0, "--failures-per-device-hour", "give stops of a device in an hour, such as 2e-5"),
-            "spares": (0.0, "--spares", "give spare nodes, 0 or more"),
-            "interval_s": (1e-3, "--interval-s", "give seconds of work between saves, such as 1800"),
-            "storage": (
-                1e3,
-                "--storage-bytes-per-s",
-                "give bytes that all devices write together in a second, such as 50GB/s",
-            ),
-            "days": (1e-3, "--days", "give days of work, such as 30"),
+            "save_s": (0.0, most_s, "--save-s", "give the seconds that a save stops the run, such as 30"),
+            "restart_s": (0.0, most_s, "--restart-s", "give seconds from a stop to work again, such as 600"),
+            "detect_s": (0.0, most_s, "--detect-s", "give seconds until a stop is found, such as 60"),
+            "rate": (0.0, MOST_RATE, "--failures-per-device-hour", "give stops of a device in an hour, such as 2e-5"),
+            "spares": (0.0, MOST_DEVICES, "--spares", "give spare nodes, 0 or more"),
+            "interval_s": (1e-3, most_s, "--interval-s", "give seconds of work between saves, such as 1800"),
+            "storage": (1e3, 1e18, "--storage-bytes-per-s", "give bytes/s of all devices together, such as 50GB/s"),
+            "days": (1e-3, MOST_DAYS, "--days", f"give days of work, such as 30, up to {MOST_DAYS:,.0f}"),
         }
-        for name, (least, flag, how) in bounds.items():
+        for name, (least, most, flag, how) in bounds.items():
             value = getattr(self, name)
-            if value is not None and not (isfinite(value) and least <= value <= FOREVER * 1e6):
+            if value is not None and not (isfinite(value) and least <= value <= most):
                 raise UserError(f"{name} is {value:g}", flag, how)
 
 
@@ -138,23 +139,32 @@ def make_setting(asked: Asked, run: Run) -> Setting:
         [] if asked.devices is None or not run.source else [f"devices {devices} in place of the run's"],
     )
     own = rhythm(
-        devices, run, rate=asked.rate, save_s=asked.save_s, storage=asked.storage, restart_s=asked.restart_s,
+        devices, _slow_enough(asked, run, base, devices, notes), rate=asked.rate, save_s=asked.save_s,
+        storage=asked.storage, restart_s=asked.restart_s,
         detect_s=asked.detect_s, interval_s=asked.interval_s,
     )  # fmt: skip
+    if asked.save_s is not None and own.best_s < own.written_s:  # a save that hardly stops the run is written beside it
+        best = own.written_s if not run.step_s else run.step_s * ceil(own.written_s / run.step_s)
+        own = replace(own, best_s=best, interval_s=best if own.interval_s == own.best_s else own.interval_s)
     _name_saves(asked, run, base, notes)
     causes = _causes(asked, base, own.written_s, notes)
-    if own.interval_s == own.best_s and asked.interval_s is None:
-        notes.append(f"saves at the best interval, every {short_time(own.best_s)} of work")
     days = asked.days
     if days is None and not (run.steps and run.step_s):
         days = USUAL_DAYS
         notes.append(f"{USUAL_DAYS:g} days of work (--days, or a run file with a cluster)")
+    work_s = days * 86400 if days is not None else float(run.steps or 0) * float(run.step_s or 0)
+    if own.interval_s == own.best_s and asked.interval_s is None:
+        often = f"at the best interval, every {short_time(own.best_s)} of work"
+        notes.append(f"saves {often}" if own.best_s < work_s else "one save, at the end")
     setting = Setting(
         **vars(own), devices=devices, nodes=ceil(devices / run.per_node), causes=causes, spares=asked.spares,
-        work_s=days * 86400 if days is not None else float(run.steps or 0) * float(run.step_s or 0),
+        work_s=work_s,
         rate=base.rate if asked.rate is None else asked.rate,
         state_bytes=base.device_bytes * devices if run.state_bytes is None else run.state_bytes,
     )  # fmt: skip
+    if asked.spares is not None and asked.spares > setting.nodes + MORE_SPARES:
+        how = f"give up to {setting.nodes + MORE_SPARES:,}: the run has {counted(setting.nodes, 'nodes')}"
+        raise UserError(f"spares is {asked.spares:,}", "--spares", how)
     if asked.rate is None:
         setting = replace(setting, **_usual_stops(base, notes))
     if asked.spares is None and asked.restart_s is None:
@@ -163,6 +173,17 @@ def make_setting(asked: Asked, run: Run) -> Setting:
     if setting.spares is not None:
         notes.append("of what stops a run half is a node that is mended within a day, a quarter one that boots again")
     return replace(setting, assumed=tuple(notes))
+
+
+def _slow_enough(asked: Asked, run: Run, base: Usual, devices: int, notes: list[str]) -> Run:
+    """A model that no run file has, on so many devices that its state is written in no time: storage has a latency."""
+    state = run.state_bytes
+    if run.source or run.asynchronous or state is None or asked.save_s is not None:
+        return run
+    if (base.save_s(state, devices) if asked.storage is None else state / asked.storage) >= LEAST_SAVE_S:
+        return run
+    notes.append(f"a save takes {LEAST_SAVE_S:g} s at least: the storage's latency (--save-s)")
+    return replace(run, save_s=LEAST_SAVE_S)
 
 
 def _name_saves(asked: Asked, run: Run, base: Usual, notes: list[str]) -> None:

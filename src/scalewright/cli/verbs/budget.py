@@ -89,6 +89,10 @@ def budget(
     from scalewright.api import budget as ask
     from scalewright.report.present import show_answer
 
+    if out is not None and out.suffix not in (".yaml", ".yml", ".html"):
+        raise UserError(f"{out} is no run file's name", "--out", "end it in .yaml, or .html for a page of the answer")
+    if data is not None and out is None and not json:
+        raise UserError("--data is of a run file", "--data", "add --out run.yaml, or leave it out")
     page = out if out is not None and out.suffix == ".html" else None
     if page is not None:
         from scalewright.report.page import check_page

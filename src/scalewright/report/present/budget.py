@@ -28,19 +28,30 @@ def show_budget(answer: JSON) -> Shown:
     size = f"{count(model['params'])} parameters{active} on {count(model['tokens'])} tokens"
     title = f"{size}: {budget['flops']:.3g} FLOPs"
     if plan:
-        title = f"{size}: {plan['devices']:,} x {plan['device']} for {_time(budget['days'])}"
-    head = [_model(answer), _loss(answer), *_takes(answer), Line("next", _next(answer))]
+        late = " (too late)" if answer["meets_deadline"] is False else ""
+        title = f"{size}: {plan['devices']:,} x {plan['device']} for {_time(budget['days'])}{late}"
+    head = [*_deadline(answer), _model(answer), _loss(answer), *_takes(answer), Line("next", _next(answer))]
     head.append(Line("assumed", ", ".join(answer["assumed"]), listed=True))
     return Shown(
         title, head, [*_clusters(answer), *_doubts(answer), *_serve(answer), *_epochs(answer), *_tables(answer)]
     )
 
 
+def _deadline(answer: JSON) -> Iterator[Line]:
+    """Whether it ends within the days that were given: late on all its devices, nothing below is what was asked for."""
+    if (met := answer["meets_deadline"]) is not None:
+        takes = f"{_time(answer['budget']['days'])} on {counted(answer['plan']['devices'], 'devices')}"
+        wanted = _time(answer["given"]["days"])
+        text = f"within {wanted}: {takes}" if met else f"not met: {takes}, of {wanted} given"
+        yield Line("deadline", text, "good" if met else "bad")
+
+
 def _model(answer: JSON) -> Line:
     model = answer["model"]
     heads = f"{model['heads']} heads ({model['kv_heads']} kv)"
+    each = "an active parameter" if model["active"] != model["params"] else "a parameter"
     shape = f"{model['layers']} layers of {model['hidden']:,}, {heads}, vocabulary {model['vocab']:,}"
-    return Line("model", f"{model['name']}: {shape}; {decimal(answer['tokens_per_param'], 3)} tokens a parameter")
+    return Line("model", f"{model['name']}: {shape}; {decimal(answer['tokens_per_param'], 3)} tokens {each}")
 
 
 def _loss(answer: JSON) -> Line:
@@ -96,13 +107,18 @@ def _next(answer: JSON) -> str:
     return "add `--cluster dgx-h100 --devices 64` for layout, time and cost; `--law all` for every law"
 
 
+def _ends(row: JSON) -> str:
+    """Its days, and whether that is after the deadline."""
+    return decimal(row["days"], 3) + (" (late)" if row["meets_deadline"] is False else "")
+
+
 def _clusters(answer: JSON) -> Iterator[Block]:
     """The same on several clusters, the cheapest first."""
     clusters = sorted(answer.get("clusters", ()), key=lambda row: float(row["order"]))
     if not clusters:
         return
     rows = [
-        [row["cluster"], f"{row['devices']:,}", decimal(row["days"], 3), share(row["mfu"]), count(row["params"]),
+        [row["cluster"], f"{row['devices']:,}", _ends(row), share(row["mfu"]), count(row["params"]),
          _span(row["total"]["cost"]), decimal(row["cost_per_million_tokens"], 3), _span(row["total"]["energy_kwh"]),
          _span(row["total"]["co2_kg"])]
         for row in clusters

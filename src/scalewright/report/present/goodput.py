@@ -9,6 +9,7 @@ from typing import Any
 from scalewright.report.present.blocks import Bar, Bars, Block, Line, Note, Shown, Table
 from scalewright.spec.common.formatting import counted, duration, metric, share, short_time
 
+FEW_TRIALS = 10  # have no tenth
 PARTS = {
     "work": "work done again", "save": "saves", "detect": "until found", "restart": "restarts",
     "other": "waiting, maintenance, validation",
@@ -22,40 +23,49 @@ def show_goodput(answer: Mapping[str, Any]) -> Shown:
 
 def _head(answer: Mapping[str, Any]) -> Iterator[Line]:
     band, days, cost = answer["goodput"], answer["days"], answer["cost"]
+    few = answer["trials"] < FEW_TRIALS
     ends = f"8 of 10 runs {share(band['p10'])} to {share(band['p90'])}"
-    yield Line("goodput", f"{share(band['p50'])} of the time trains; {ends}")
+    if few:
+        ends = f"{counted(answer['trials'], 'runs')} simulated, too few for a band (--trials 200)"
+    yield Line("goodput", f"{share(band['p50'])} of the time trains in the median run; {ends}")
     steps = f" ({answer['best_interval_steps']:,} steps)" if answer["best_interval_steps"] else ""
     there, best = answer["closed_form"], max(row["goodput"] for row in answer["intervals"])
     gain = f", {share(best)} in place of {share(there)} by the closed form" if best - there > 5e-4 else ""
-    every = f"every {_time(answer['best_interval_s'])}{steps} of work is best{gain}"
+    short = answer["best_interval_s"] >= 86400 * answer["work_days"]
+    every = (
+        "one at the end is best" if short else f"every {_time(answer['best_interval_s'])}{steps} of work is best{gain}"
+    )
     stall, written = short_time(answer["save_s"]), short_time(answer["written_s"])
     later = answer["written_s"] > 1.5 * answer["save_s"]
     takes = f"{stall} of the run, and is written after {written}" if later else stall
     yield Line("save", f"{every}; a save of {metric(answer['state_bytes'], 'B')} takes {takes}")
-    if answer["failures"] not in (None, math.inf):
+    if not answer["mtbf_h"]:
+        yield Line("stops", "none: the rate of failures is 0")
+    elif answer["failures"] not in (None, math.inf):
         stops = f"{counted(round(answer['failures']), 'failures')}, one in {_time(3600 * answer['mtbf_h'])}"
         yield Line("stops", f"{stops}; a restart takes {short_time(answer['restart_s'])} with what finds it")
     if days["p50"] in (None, math.inf):
         yield Line("days", "the run never ends: stops come faster than restarts", "bad")
         return
     most = "without end" if days["p90"] in (None, math.inf) else f"{days['p90']:,.4g}"
-    yield Line(
-        "days", f"{days['p50']:,.4g} for {answer['work_days']:,.4g} of work; 8 of 10 take {days['p10']:,.4g} to {most}"
-    )
+    takes = f"{days['p50']:,.4g} for {answer['work_days']:,.4g} of work"
+    yield Line("days", takes if few else f"{takes}; 8 of 10 take {days['p10']:,.4g} to {most}")
     if cost is not None:
         yield Line("cost", f"{cost['p50']:,.0f} {answer['currency']} ({cost['p10']:,.0f} to {cost['p90']:,.0f})")
     if answer["energy_kwh"] is not None:
         kwh, kg = answer["energy_kwh"], answer["co2_kg"]
         yield Line("energy", f"{kwh['p50'] / 1e3:,.4g} MWh, {kg['p50'] / 1e3:,.4g} t of CO2", detail=True)
     spares = answer["spares"]
-    used = "none awaited" if spares["used"] is None else counted(spares["used"], "spare nodes")
-    yield Line("spares", f"{used}; {spares['best']:,} pay best")
+    if spares["used"] is None:
+        yield Line("spares", "no node is awaited: the seconds of a restart that are given are all of it")
+    else:
+        yield Line("spares", f"{counted(spares['used'], 'spare nodes')}; {spares['best']:,} pay best")
     for line in answer["assumed"]:
         yield Line("assumed", line, listed=True)
 
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
-    yield _bars("what takes the time, of all runs together", answer["lost"], 1 - sum(answer["lost"].values()))
+    yield _bars("what takes the time, the mean of all runs", answer["lost"], 1 - sum(answer["lost"].values()))
     ledger = answer["ledger"]
     if ledger is not None:
         own = f"this run so far: {duration(ledger['wall_s'])}, {counted(ledger['failures'], 'failures')}"
