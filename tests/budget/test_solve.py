@@ -178,6 +178,7 @@ REFUSED = [
     ({"params": 1e9, "model": "llama-3.1-8b"}, "--params and --model are both given"),
     ({"days": 3, "devices": 8, "flops": 1e22, "cluster": "dgx-h100"}, "--days, --devices and --flops are all given"),
     ({"flops": 1e22, "price": 3.0}, "--price needs a cluster"),
+    ({"flops": 1e22, "price": 3.0, "cloud": "aws", "cluster": "dgx-h100"}, "--price and --cloud are both given"),
     ({"flops": 1e22, "region": "nowhere"}, "--region needs a cluster"),
     ({"flops": 1e22, "pue": -1.0}, "--pue needs a cluster"),
     ({"flops": 1e22, "model": "llama-3.1-8b", "like": "llama"}, "--model and --like are both given"),

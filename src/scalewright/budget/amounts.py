@@ -102,6 +102,10 @@ class Ask:
         if self.days is not None and self.devices is not None and amounts:
             how = "leave out --devices, and --days is the deadline that decides on them; or leave out --days"
             raise UserError(f"--days, --devices and {given[0]} are all given", "budget", how)
+        idle = [key for key in ("prices", "commitment", "cloud") if getattr(self.market, key) is not None]
+        if self.price is not None and idle:
+            how = f"leave out --{idle[0]}, which is of a list's price, or --price"
+            raise UserError(f"--price and --{idle[0]} are both given", f"--{idle[0]}", how)
         if self.model is not None and (self.like or self.vocab):
             flag = "--like" if self.like else "--vocab"
             raise UserError(f"--model and {flag} are both given", flag, f"leave out {flag}: the model has its own")
@@ -111,10 +115,10 @@ class Ask:
                 how = "add --cluster dgx-h100 (see `scalewright presets clusters`)"
                 raise UserError(f"--{timed[0].replace('_', '-')} needs a cluster", "budget", how)
             market = vars(self.market) | {key: getattr(self, key) for key in ("price", "currency", "goodput", "pue")}
-            idle = [key for key, value in market.items() if value is not None]
-            if idle:
+            unused = [key for key, value in market.items() if value is not None]
+            if unused:
                 how = "add --cluster dgx-h100: without one there is no time, money or energy; or leave it out"
-                raise UserError(f"--{idle[0]} needs a cluster", "budget", how)
+                raise UserError(f"--{unused[0]} needs a cluster", "budget", how)
         elif self.days is not None and self.devices is None and not amounts and not self.fixed:
             raise UserError("--days is given without devices", "budget", "add --devices 64")
         if self.law.counts == MIXTURE and self.model is None and "moe" not in shape_keys(self.like or FAMILY):
