@@ -15,6 +15,7 @@ from scalewright.inference.layouts import loads
 from scalewright.inference.load import Load, Times, serve
 from scalewright.inference.rows import accepted_tokens
 from scalewright.inference.setup import table
+from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 
 
@@ -178,3 +179,8 @@ def test_the_pool_that_is_full_is_the_limit():
 def test_requests_beyond_the_context_are_named():
     assert "more than the model's context of 131,072" in ask(input_len=500_000)["assumed"][0]
     assert not any("context" in note for note in ask(input_len=100_000)["assumed"])
+
+
+def test_no_share_of_the_memory_is_no_layout():
+    with pytest.raises(UserError, match="memory_share is 0"):
+        ask(memory_share=0.0)

@@ -12,8 +12,8 @@ from scalewright.spec.errors import UserError
     ("paid", "why"),
     [
         ({"currency": "EUR"}, "currency is given without a price"),
-        ({"price": 2.0, "prices": "/nosuch.yaml"}, "price and prices are both given"),
-        ({"price": 2.0, "cloud": "aws"}, "price and cloud are both given"),
+        ({"price": 2.0, "prices": "/nosuch.yaml"}, "--price and --prices are both given"),
+        ({"price": 2.0, "cloud": "aws"}, "--price and --cloud are both given"),
         ({"price": -1.0}, "price is -1"),
         ({"price": 2.0, "currency": "EU"}, "currency is 'EU'"),
     ],

@@ -77,3 +77,10 @@ def test_a_run_file_s_tokens_are_those_of_the_whole_run(tmp_path: Path) -> None:
     answer = predict(read(tmp_path / "run.yaml"), "dgx-h100", devices=8, explain=False)
     assert answer["total"]["energy_kwh"]["p50"] > 0
     assert "tokens 100B (of the run file)" in answer["assumed"]
+
+
+@pytest.mark.parametrize("key", ["prices", "commitment", "cloud"])
+def test_a_stated_price_is_not_looked_up(key: str) -> None:
+    for verb, keys in ((predict, {"layout": {"devices": 8}}), (plan, {"devices": 8, "global_batch": 64})):
+        with pytest.raises(UserError, match=f"--price and --{key} are both given"):
+            verb("llama-3.2-1b", "dgx-h100", seq_len=4096, tokens=1e9, price=2.0, **{key: "aws"}, **keys)

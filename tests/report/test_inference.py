@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 import pytest
 
 import scalewright as sw
-from scalewright.report.inference import write_served, write_served_file
+from scalewright.report.inference import write_served
 from scalewright.report.sections.serving_curves import log_ticks, plot, sections
-from scalewright.spec.errors import UserError
 
 
 @cache
@@ -55,9 +53,7 @@ def test_ticks(low: float, high: float, wanted: list[float]) -> None:
 
 
 def test_the_page_is_one_file(tmp_path: Path) -> None:
-    (tmp_path / "served.json").write_text(json.dumps(searched()))
-    text = write_served_file(tmp_path / "served.json").read_text()
-    assert (tmp_path / "served.html").is_file()
+    text = write_served(searched(), tmp_path / "served.html").read_text()
     for words in (
         "Each token (TPOT)",
         "First token (TTFT)",
@@ -87,5 +83,4 @@ def test_the_commands(call_cli, tmp_path: Path) -> None:
     assert refused.code == 2
     assert "no report" in refused.err
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(UserError, match="no answer of `inference`"):
-        write_served_file(tmp_path / "other.json")
+    assert call_cli("report", tmp_path / "other.json").code == 2

@@ -102,10 +102,6 @@ class Ask:
         if self.days is not None and self.devices is not None and amounts:
             how = "leave out --devices, and --days is the deadline that decides on them; or leave out --days"
             raise UserError(f"--days, --devices and {given[0]} are all given", "budget", how)
-        idle = [key for key in ("prices", "commitment", "cloud") if getattr(self.market, key) is not None]
-        if self.price is not None and idle:
-            how = f"leave out --{idle[0]}, which is of a list's price, or --price"
-            raise UserError(f"--price and --{idle[0]} are both given", f"--{idle[0]}", how)
         if self.model is not None and (self.like or self.vocab):
             flag = "--like" if self.like else "--vocab"
             raise UserError(f"--model and {flag} are both given", flag, f"leave out {flag}: the model has its own")

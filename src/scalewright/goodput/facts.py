@@ -114,10 +114,6 @@ def paid(facts: Facts, price: float | None, currency: str | None, market: Market
     """What its device-hours cost: the given price, the cluster's, or the list's. Raises UserError."""
     whole = WholeRun(tokens=1.0, price=price, currency=currency, market=market)
     whole.check()
-    idle = [key for key in ("prices", "commitment", "cloud") if getattr(market, key) is not None]
-    if price is not None and idle:
-        how = f"leave out --{idle[0]}, which is of a list's price, or --price"
-        raise UserError(f"--price and --{idle[0]} are both given", f"--{idle[0]}", how)
     if facts.cluster is None:
         if market != Market():
             raise UserError("prices and grids need a device", "--cluster", "add --cluster dgx-h100, or --price 2.5")

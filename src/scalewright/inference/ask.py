@@ -76,7 +76,7 @@ def ask(
         older=engine.older(given.engine_version or ""), offline=given.offline,
         prefix_hit=_share(given.prefix_hit, "--prefix-hit", 0.0), speculation=_speculation(given.speculate, assumed),
         sparse_keys=sparse, slots=_whole(given.max_seqs, "--max-seqs"),
-        memory=None if given.memory_share is None else _share(given.memory_share, "--memory-share", 0.9),
+        memory=_positive_share(given.memory_share, "--memory-share"),
     )  # fmt: skip
     asked = _load(given, lengths, assumed, searched)
     if sum(lengths) > spec.context:
@@ -148,6 +148,10 @@ def _share(value: float | None, flag: str, usual: float) -> float:
     return value
 
 
+def _positive_share(value: float | None, flag: str) -> float | None:
+    return None if value is None else _share(_positive(value, flag, "0.9"), flag, 0.9)
+
+
 def _load(given: Wanted, lengths: tuple[float, float], assumed: list[str], searched: bool) -> Load:
     """The load: a rate, a concurrency, or what the targets allow."""
     number = _positive(given.concurrency, "--concurrency", "32")
@@ -207,11 +211,11 @@ def _shape(q: Question, keys: Mapping[str, Any], asked: Load, assumed: list[str]
     if devices and shape.total != devices:
         how = f"a replica takes tp x pp = {shape.devices}: use devices {shape.total}, or other sizes"
         raise UserError(f"devices {devices} is not {shape.total}, that of the layout", "--layout", how)
-    _check(q, shape)
+    check_layout(q, shape)
     return shape
 
 
-def _check(q: Question, shape: Shape) -> None:
+def check_layout(q: Question, shape: Shape) -> None:
     """Raises UserError for a layout that engines refuse."""
     heads = q.model.num_attention_heads
     if heads % (shape.tp // math.gcd(shape.tp, shape.attention_dp)) or (shape.tp > heads):

@@ -14,7 +14,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from scalewright.inference.ask import MOST_DEVICES, MOST_TOKENS, _check
+from scalewright.inference.ask import MOST_DEVICES, MOST_TOKENS, check_layout
 from scalewright.inference.constants import engine_of
 from scalewright.inference.rows import RowOfTable, row_of, workload_of
 from scalewright.plan.rows.cells import number, text
@@ -42,7 +42,7 @@ def checked(given: Mapping[str, Any]) -> RowOfTable:
         _fill_sizes(row, engine.splits == "layers", assumed)
         asked = row_of(row)
         if not asked.free:
-            _check(asked.question, asked.question.shape)
+            check_layout(asked.question, asked.question.shape)
     except UserError as error:
         raise UserError(error.what, "row" if error.where.startswith("--") else error.where, error.how) from None
     return replace(asked, question=replace(asked.question, assumed=(*assumed, *asked.question.assumed)))

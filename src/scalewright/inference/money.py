@@ -29,7 +29,6 @@ def money(
     devices, middle = q.shape.total, requests["p50"]
     tokens = Band(*(requests[key] * q.output_len for key in ("p90", "p50", "p10")))  # fewest hours first
     hours = Band(*(devices / 3600 / each * MILLION for each in (tokens.low, tokens.median, tokens.high)))
-    _check(paid)
     priced = paid.on(q.cluster)
     if priced.price is None and paid.currency is not None:
         raise UserError("currency is given without a price", "--currency", "add --price 2.5: a list has its own")
@@ -59,11 +58,3 @@ def money(
         keys["co2_kg_per_million_output"] = used.co2_kg.dump()
         assumed += used.assumed[:1]
     return keys
-
-
-def _check(paid: WholeRun) -> None:
-    """Raises UserError where a price is given beside what would look one up."""
-    market = paid.market
-    for key, value in (("prices", market.prices), ("commitment", market.commitment), ("cloud", market.cloud)):
-        if paid.price is not None and value is not None:
-            raise UserError(f"price and {key} are both given", f"--{key}", "keep one: it looks up what --price states")

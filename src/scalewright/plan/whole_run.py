@@ -85,6 +85,9 @@ class WholeRun:
         if price is not None and (not isfinite(price) or not 0 <= price <= MOST_PRICE):
             how = "give what one device costs an hour, such as 2.5"
             raise UserError(f"price is {price:g}", "--price", how)
+        for key in ("prices", "commitment", "cloud"):
+            if price is not None and getattr(self.market, key) is not None:
+                raise UserError(f"--price and --{key} are both given", f"--{key}", "keep one: it looks a price up")
         if goodput is not None and not 0 < goodput <= 1:
             how = "give the share of the time that isn't lost to failures, such as 0.95"
             raise UserError(f"goodput is {goodput:g}", "--goodput", how)

@@ -1,6 +1,6 @@
 """The page about what serving takes: latency against throughput, where time and memory go, what was measured nearby.
 
->>> write_served_file("served.json")
+>>> write_served(answer, Path("served.html"))
 PosixPath('served.html')
 """
 
@@ -14,9 +14,7 @@ from scalewright.report.page import Page, block_section, render, write
 from scalewright.report.present.blocks import Bars, Table
 from scalewright.report.present.inference import show_inference
 from scalewright.report.sections import serving_curves
-from scalewright.spec.base import read_yaml
 from scalewright.spec.common.formatting import count
-from scalewright.spec.errors import UserError
 
 SCRIPTS = ("words.js", "theme.js", "canvas.js", "scatter.js")
 STYLES = ("report.css", "plan.css", "diagnosis.css")
@@ -25,14 +23,6 @@ STYLES = ("report.css", "plan.css", "diagnosis.css")
 def is_served(data: object) -> bool:
     """Whether it is an answer of `inference`."""
     return isinstance(data, Mapping) and "kv_bytes_per_token" in data
-
-
-def write_served_file(source: str | Path, out: str | Path | None = None, force: bool = False) -> Path:
-    """Writes the page about what `inference --json` wrote, by default beside it, as .html; UserError."""
-    answer = read_yaml(source)
-    if not is_served(answer):
-        raise UserError("it is no answer of `inference`", str(source), "give what `inference --json` printed")
-    return write_served(answer, Path(out) if out is not None else Path(source).with_suffix(".html"), force)
 
 
 def write_served(answer: Mapping[str, Any], path: Path, force: bool = False) -> Path:

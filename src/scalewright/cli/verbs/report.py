@@ -37,7 +37,7 @@ def report(
 
 def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
     from scalewright.report.answer import kind_of, write_answer
-    from scalewright.report.inference import is_served, write_served_file
+    from scalewright.report.inference import is_served, write_served
     from scalewright.report.plan import write_plan_file
     from scalewright.report.run import write_report
     from scalewright.report.runs import find_runs, is_run, write_overlay
@@ -47,7 +47,9 @@ def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
         answer = _answer(first)
         if kind_of(answer) is not None:
             return write_answer(answer, out or first.with_suffix(".html"), force)
-        return (write_served_file if is_served(answer) else write_plan_file)(first, out, force)
+        if is_served(answer):
+            return write_served(answer, out or first.with_suffix(".html"), force)
+        return write_plan_file(first, out, force)
     if len(subjects) == 1 and (is_run(first) or not first.is_dir()):
         return write_report(first, out, force)
     runs = find_runs(subjects if len(subjects) == 1 else _folders(subjects))
