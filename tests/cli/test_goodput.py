@@ -92,7 +92,10 @@ def test_words_of_runs_without_stops_of_few_trials_and_of_given_restarts(call_cl
         (["--devices", "8", "--trials", "0"], "trials is 0"),
         (["--devices", "8", "--price", "-1"], "price is -1"),
         (["--devices", "8", "--price", "2", "--currency", "euros"], "currency is 'euros'"),
-        (["--devices", "8", "--price", "2", "--cluster", "dgx-h100", "--cloud", "aws"], "leave out --cloud"),
+        (
+            ["--devices", "8", "--price", "2", "--cluster", "dgx-h100", "--cloud", "aws"],
+            "--price and --cloud are both given",
+        ),
         (["--devices", "8", "--failures-per-device-hour", "1e9"], "such as 2e-5"),
         (["--devices", "8", "--days", "1e9"], "up to 36,525"),
         (["--devices", "8", "--spares", "1000"], "give up to 11"),
