@@ -15,8 +15,9 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogit
 
 from model.tiny_families import CASES, save
 from scalewright.model.load import load_model
-from scalewright.serve.generate import Sampling, choose, continue_text, filtered, generate, generate_text
+from scalewright.serve.generate import continue_text, generate, generate_text
 from scalewright.serve.load import load_for_generation
+from scalewright.serve.sampling import Sampling, choose, filtered
 from scalewright.spec.errors import UserError
 
 TEXT = "To be, or not to be: that is the question. Whether 'tis nobler in the mind to suffer. é — 🦊 " * 3
