@@ -23,7 +23,7 @@ from torch import Tensor
 from scalewright.model.decoder import Decoder
 from scalewright.serve.blocks import BLOCK, Blocks, blocks_for
 from scalewright.serve.drafts import Drafter
-from scalewright.serve.invariant import MOST, agrees, threads, turn_weights
+from scalewright.serve.invariant import MOST, agrees, least_rows, threads, turn_weights
 from scalewright.serve.load import Loaded
 from scalewright.serve.pages import Pages, Piece, paged_forward
 from scalewright.serve.request import Request, Update
@@ -167,7 +167,7 @@ class Engine:
         ]
         return {
             "blocks": self.settings.kv_blocks, "block_size": BLOCK, "requests": rows, "cached": self.blocks.kept,
-            "batch": [item._asdict() for item in self._last.items],
+            "batch": [{"number": i.number, "start": i.start, "count": i.length} for i in self._last.items],
         }  # fmt: skip
 
     def _check(self, request: Request) -> None:
@@ -224,7 +224,7 @@ class Engine:
     def _take_blocks(self, items: list[Item]) -> None:
         for item in items:
             sequence = self._running[item.number]
-            for _ in range(sequence.missing_blocks(item.start + item.count)):
+            for _ in range(sequence.missing_blocks(item.end)):
                 sequence.table.append(self.blocks.take(sequence.table[-1] if sequence.table else None))
         for number in {item.number for item in items}:
             self._straighten(self._running[number])
@@ -249,9 +249,9 @@ class Engine:
             pieces, tokens = list[Piece](), list[int]()
             for item in group:
                 sequence = self._running[item.number]
-                pieces.append(Piece(tuple(sequence.table), item.start, item.count, sequence.prompt))
-                tokens += (sequence.tokens + sequence.drafts)[item.start : item.start + item.count]
-            hidden = paged_forward(self.model, self.pages, tokens, pieces, max(2, len(tokens) + 1))
+                pieces.append(Piece(tuple(sequence.table), item.start, item.length, sequence.prompt))
+                tokens += (sequence.tokens + sequence.drafts)[item.start : item.end]
+            hidden = paged_forward(self.model, self.pages, tokens, pieces, max(least_rows(self.model), len(tokens) + 1))
             self._next_tokens(group, hidden, updates)
         return list(updates.values())
 
@@ -262,13 +262,13 @@ class Engine:
             sequence = self._running[item.number]
             first = 0 if sequence.request.prompt_logprobs and item.start < sequence.prompt else len(sequence.tokens) - 1
             first = max(first, item.start)
-            end = item.start + item.count
+            end = item.end
             sequence.computed = end
             self._register(sequence)
             if first < end:
-                rows += range(at + first - item.start, at + item.count)
+                rows += range(at + first - item.start, at + item.length)
                 wanted.append((sequence, first, end - first))
-            at += item.count
+            at += item.length
         if not rows:
             return
         logits = self.model.logits(hidden[[*rows, len(hidden) - 1]])[:-1]
@@ -333,11 +333,11 @@ def _groups(items: list[Item]) -> Iterator[list[Item]]:
     group, size = list[Item](), 0
     for item in items:
         start = item.start
-        while (end := item.start + item.count) > start:
+        while (end := item.end) > start:
             if size == MOST - 1:
                 yield group
                 group, size = [], 0
-            count = min(end - start, MOST - 1 - size) if item.count > BLOCK else end - start
+            count = min(end - start, MOST - 1 - size) if item.length > BLOCK else end - start
             if size + count > MOST - 1:
                 yield group
                 group, size = [], 0

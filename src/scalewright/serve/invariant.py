@@ -21,43 +21,56 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder, Head
+from scalewright.model.latent_attention import LatentAttention
 from scalewright.model.moe import Experts, Stack
 
 MOST = 128  # rows of a forward, the padding included
-TRIED = (2, 3, 7, 16, 17, 33, 64, 100, 127)
+LEAST_OF_BATCHES = 4  # rows with latent attention: smaller products of small heads are made by other code
+TRIED = (2, 3, 4, 7, 16, 17, 33, 64, 100, 127)
 
 
 def turn_weights(model: nn.Module) -> Callable[[], None]:
     """Stores matrices as [in, out], in place, and gives every expert 2 rows or none; returns what undoes it."""
-    changed = [(module, module.weight.data) for module in multiplied(model)]
+    changed = list(multiplied(model))
     experts = [module for module in model.modules() if isinstance(module, Experts)]
-    for module, weight in changed:
-        module.weight.data = weight.transpose(-1, -2).contiguous().transpose(-1, -2)
+    latents = [module for module in model.modules() if isinstance(module, LatentAttention)]
+    for weight in changed:
+        weight.data = weight.data.transpose(-1, -2).contiguous().transpose(-1, -2)
     for module in experts:
         module.least_rows = 2
+    for latent in latents:
+        to_key, to_value = (half.detach().contiguous() for half in latent.to_heads())
+        latent.halves = to_key, to_value
 
     def undo() -> None:
-        for module, _ in changed:
-            module.weight.data = module.weight.data.contiguous()
+        for weight in changed:
+            weight.data = weight.data.contiguous()
         for module in experts:
             module.least_rows = 0
+        for latent in latents:
+            latent.halves = None
 
     return undo
 
 
-def multiplied(model: nn.Module) -> list[nn.Module]:
-    """The modules whose weights the model multiplies with: its embedding, too, where the head is tied to it."""
-    modules = [m for m in model.modules() if isinstance(m, nn.Linear | Stack | Head) and m.weight is not None]
+def least_rows(model: Decoder) -> int:
+    """The rows that a forward has at least."""
+    return 2 if model.spec.mla is None else LEAST_OF_BATCHES
+
+
+def multiplied(model: nn.Module) -> list[Tensor]:
+    """The matrices that the model multiplies with: its embedding, too, where the head is tied to it."""
+    modules = [module for module in model.modules() if isinstance(module, nn.Linear | Stack | Head)]
+    weights = [module.weight for module in modules if module.weight is not None]
     if isinstance(model, Decoder) and model.embed is not None and (model.head is None or model.head.weight is None):
-        modules.append(model.embed)
-    return modules
+        weights.append(model.embed.weight)
+    return weights
 
 
 def matrices(model: nn.Module) -> dict[tuple[int, ...], Tensor]:
     """One matrix [out, in] of each shape that the model multiplies with."""
     shapes: dict[tuple[int, ...], Tensor] = {}
-    for module in multiplied(model):
-        weight: Tensor = module.weight
+    for weight in multiplied(model):
         matrix = weight[0] if weight.dim() == 3 else weight
         shapes.setdefault((*matrix.shape, *matrix.stride()), matrix)
     return shapes
@@ -75,7 +88,17 @@ def agrees(model: nn.Module) -> bool:
         for rows in TRIED:
             if not torch.equal(F.linear(x[MOST - rows :], matrix), whole[MOST - rows :]):
                 return False
+    for module in model.modules():
+        if isinstance(module, LatentAttention) and module.halves is not None:
+            return all(_batches_agree(half, generator) for half in module.halves)
     return True
+
+
+def _batches_agree(matrices: Tensor, generator: torch.Generator) -> bool:
+    """The same for a product of every head's rows [H, M, in] with its own matrix [H, in, out]."""
+    x = torch.randn(matrices.shape[0], MOST, matrices.shape[1], generator=generator).to(matrices.dtype)
+    whole = x @ matrices
+    return all(torch.equal(x[:, MOST - m :] @ matrices, whole[:, MOST - m :]) for m in TRIED if m >= LEAST_OF_BATCHES)
 
 
 @contextlib.contextmanager

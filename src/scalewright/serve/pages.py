@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scalewright.model.attention import Attention, Core
+from scalewright.model.attention import Attention
 from scalewright.model.cache import Cache
 from scalewright.model.context import Context, View, rope_of, temperature_of, views_after
 from scalewright.model.decoder import Decoder
@@ -73,8 +73,9 @@ class Pages:
         attentions = [m for m in model.modules() if isinstance(m, Attention | LatentAttention)]
         for number, attention in enumerate(attentions):
             latent = attention.mla.kv_lora_rank if isinstance(attention, LatentAttention) else None
-            core = attention.core.core if isinstance(attention.core, PagedCore) else attention.core
-            attention.core = PagedCore(core, number, latent)
+            core: nn.Module = attention.core
+            paged = PagedCore(core.core if isinstance(core, PagedCore) else core, number, latent)
+            attention.core = paged  # type: ignore[assignment]
 
     def write(self, number: int, slots: Tensor, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
         """Puts k, v [1, G, N, K] of an attention into their slots [N]; its whole cache, [slots, G, K]."""
@@ -169,7 +170,7 @@ def _read(piece: Piece, at: slice, start: int, count: int, model: Decoder, x: Te
 class PagedCore(nn.Module):
     """In the place of a layer's core: puts its k and v into the cache, and gives the core each row's own."""
 
-    def __init__(self, core: Core, number: int, latent: int | None) -> None:
+    def __init__(self, core: nn.Module, number: int, latent: int | None) -> None:
         super().__init__()
         self.core, self.number, self.latent = core, number, latent
 

@@ -53,6 +53,10 @@ class Row:
         """Whether only its last token isn't in the cache."""
         return self.computed == self.tokens - 1 and self.computed >= self.prompt
 
+    def missing(self, count: int) -> int:
+        """Blocks that it lacks for `count` tokens more; guesses that failed may have left it one."""
+        return max(0, blocks_for(self.computed + count) - self.blocks)
+
     @property
     def soon(self) -> int:
         """The tokens that it will have a block from now."""
@@ -64,7 +68,12 @@ class Item(NamedTuple):
 
     number: int
     start: int
-    count: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Behind its last token."""
+        return self.start + self.length
 
 
 @dataclass
@@ -87,9 +96,9 @@ def schedule(running: Sequence[Row], waiting: Sequence[Row], free: int, limits: 
         if row.number in step.preempted:
             continue
         drafts = min(row.drafts, spare)
-        more = blocks_for(row.computed + 1 + drafts) - row.blocks
+        more = row.missing(1 + drafts)
         if more > free and drafts:
-            drafts, more = 0, blocks_for(row.computed + 1) - row.blocks
+            drafts, more = 0, row.missing(1)
         free = _make_room(step, alive, row, more, free)
         if more > free:
             continue
@@ -98,8 +107,8 @@ def schedule(running: Sequence[Row], waiting: Sequence[Row], free: int, limits: 
     for row in reading:
         if row.number in step.preempted:
             continue
-        count = sum(piece.count for piece in pieces(row, row.computed, budget))
-        free = _make_room(step, alive, row, blocks_for(row.computed + count) - row.blocks, free)
+        count = sum(piece.length for piece in pieces(row, row.computed, budget))
+        free = _make_room(step, alive, row, row.missing(count), free)
         _, free, budget = _take(step, row, row.computed, row.blocks, free, budget)
     if not step.preempted:
         _admit(step, alive, waiting, free, budget, limits)
@@ -123,11 +132,11 @@ def _take(step: Step, row: Row, start: int, blocks: int, free: int, budget: int)
     """Adds a row's pieces as far as blocks are free; (tokens taken, free blocks and budget that are left)."""
     taken = 0
     for piece in pieces(row, start, budget):
-        more = max(0, blocks_for(piece.start + piece.count) - blocks)
+        more = max(0, blocks_for(piece.end) - blocks)
         if more > free:
             break
         step.items.append(piece)
-        free, blocks, taken = free - more, blocks + more, taken + piece.count
+        free, blocks, taken = free - more, blocks + more, taken + piece.length
     return taken, free, budget - taken
 
 
@@ -139,7 +148,7 @@ def _make_room(step: Step, alive: list[Row], row: Row, more: int, free: int) -> 
             return free
         last = younger[-1]
         step.preempted.append(last.number)
-        end = max((item.start + item.count for item in step.items if item.number == last.number), default=0)
+        end = max((item.end for item in step.items if item.number == last.number), default=0)
         step.items = [item for item in step.items if item.number != last.number]
         free += last.own + max(0, blocks_for(end) - last.blocks)
     return free
@@ -150,7 +159,7 @@ def _admit(step: Step, alive: Sequence[Row], waiting: Sequence[Row], free: int, 
     all of their own prompts, and a block each to go on."""
     planned = {row.number: row.blocks for row in alive}
     for item in step.items:
-        planned[item.number] = max(planned[item.number], blocks_for(item.start + item.count))
+        planned[item.number] = max(planned[item.number], blocks_for(item.end))
     owed = sum(max(0, blocks_for(row.soon) - planned[row.number]) for row in alive)
     for row in waiting[: max(0, limits.rows - len(alive))]:
         needed = blocks_for(row.tokens) - row.hits + row.idle_hits

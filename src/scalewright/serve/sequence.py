@@ -115,6 +115,6 @@ class Sequence:
 def logprob(logits: Tensor, token: int, most: int) -> Logprob:
     """The logarithm of a token's probability under logits [V], and the `most` likeliest."""
     logs = logits.float().log_softmax(dim=-1)
-    values, tokens = logs.topk(min(most, len(logs))) if most else (logs[:0], [])
-    top = tuple((int(t), float(v)) for t, v in zip(tokens, values, strict=True))
+    values, tokens = logs.topk(min(most, len(logs)))
+    top = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
     return Logprob(token, float(logs[token]), top)
