@@ -36,7 +36,8 @@ class Grammars:
 
     def json(self, schema: dict[str, Any]) -> Callable[[], Matched]:
         """JSON that the schema describes; raises UserError for a schema that can't be followed."""
-        return self._maker(lambda: self._library.LLMatcher.grammar_from_json_schema(json.dumps(schema)))
+        compact: Any = {"whitespace_flexible": False}  # small models write spaces without end where they may
+        return self._maker(lambda: self._library.LLMatcher.grammar_from_json_schema(json.dumps(schema), compact))
 
     def regex(self, pattern: str) -> Callable[[], Matched]:
         """A text that the whole pattern matches."""

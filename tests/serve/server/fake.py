@@ -82,6 +82,9 @@ class FakeEngine:
         self.running: list[Running] = []
         self.numbers, self.steps, self.cancelled = 0, 0, 0
         self.threads: set[int] = set()
+        self.go = threading.Event()  # steps wait for it
+        self.go.set()
+        self.calls: Any = None  # those of its server
         self._stats = Stats()
 
     def add(self, request: Request) -> int:
@@ -113,6 +116,7 @@ class FakeEngine:
     def step(self) -> list[Update]:
         self.threads.add(threading.get_ident())
         self.steps += 1
+        self.go.wait(30)
         if self.steps == self.fails_at:
             raise RuntimeError("a secret of the engine's")
         if self.seconds:
@@ -180,7 +184,7 @@ def serving(
         (folder / "chat_template.jinja").write_text(template)
     engine = engine or FakeEngine()
     calls = Calls(engine, folder.name, ChatTemplate(folder), Limits(**limits))
-    ready = threading.Event()
+    engine.calls, ready = calls, threading.Event()
     with listening("127.0.0.1", 0) as sock:
         config = uvicorn.Config(make_app(calls, "127.0.0.1", api_key), log_config=None, access_log=False, ws="none")
         server = Server(config, calls, ready.set)

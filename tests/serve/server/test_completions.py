@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,3 +155,21 @@ def test_models(client: openai.OpenAI) -> None:
 def test_a_name_with_slashes_is_a_model_s(tmp_path: Path, client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("org/other")
+
+
+def test_json_by_a_schema_and_a_pattern(client: openai.OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"const": True}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema, "strict": True}}
+    for extra in ({"response_format": wanted}, {"guided_json": schema}):
+        answer = client.completions.create(model="tiny", prompt="a", max_tokens=20, n=2, extra_body=extra)
+        for choice in answer.choices:
+            assert json.loads(choice.text) == {"ok": True}
+    answer = client.completions.create(model="tiny", prompt="a", max_tokens=20, extra_body={"guided_regex": "xy{2}"})
+    assert answer.choices[0].text == "xyy"
+    with pytest.raises(openai.BadRequestError, match="no grammar can be made of it"):
+        client.completions.create(model="tiny", prompt="a", extra_body={"guided_regex": "("})

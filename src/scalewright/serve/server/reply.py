@@ -61,7 +61,7 @@ class Events(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends them; a reader that takes none of them in time loses its connection."""
         try:
-            with anyio.move_on_after(self._seconds + 5):  # writing, for a reader that stands still
+            with anyio.move_on_after(self._seconds + min(self._seconds, 5)):  # for a reader that stands still
                 await until_gone(receive, self._write(send))
         finally:
             self._close()
@@ -89,7 +89,7 @@ def late(seconds: float) -> Failure:
 
 async def until_gone(receive: Receive, work: Any) -> Any:
     """What `work` returns; None where the client goes away first, and then it is cancelled."""
-    result = None
+    result, error = None, None
     async with anyio.create_task_group() as group:
 
         async def watch() -> None:
@@ -98,6 +98,11 @@ async def until_gone(receive: Receive, work: Any) -> Any:
             group.cancel_scope.cancel()
 
         group.start_soon(watch)
-        result = await work
+        try:
+            result = await work
+        except Exception as raised:  # out of the group, which would wrap it
+            error = raised
         group.cancel_scope.cancel()
+    if error is not None:
+        raise error
     return result
