@@ -23,6 +23,8 @@ from scalewright.serve.server.template import ChatTemplate
 from scalewright.spec.common.ports import listener
 from scalewright.spec.errors import RunError, UserError
 
+STANDS_STILL_S = 60  # a reader that takes nothing for so long loses its connection
+
 
 def serve(
     engine: Engine,
@@ -43,7 +45,7 @@ def serve(
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         config = uvicorn.Config(
             make_app(calls, host, api_key), log_config=None, access_log=False, server_header=False, lifespan="on",
-            ws="none", timeout_keep_alive=30,
+            ws="none", timeout_keep_alive=30, timeout_graceful_shutdown=STANDS_STILL_S,
         )  # fmt: skip
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         asyncio.run(Server(config, calls, lambda: ready(url, calls.name)).serve(sockets=[sock]))
@@ -82,6 +84,8 @@ def listening(host: str, port: int) -> socket.socket:
         # asyncio turns Nagle's algorithm off only where the protocol is named: 40 ms an answer
         sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STANDS_STILL_S * 1000)
         sock.bind((host, port))
         return sock
     except OSError as error:
