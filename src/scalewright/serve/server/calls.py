@@ -21,13 +21,14 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Call
 from starlette.responses import Response
 
+from scalewright.serve.engine import Engine
 from scalewright.serve.grammar import Grammars
 from scalewright.serve.request import Grammar, Request, Update
 from scalewright.serve.server.bodies import Body, Chat, Completion, Detokenize, Tokenize, Written, drawn_seed
 from scalewright.serve.server.infill import infill
 from scalewright.serve.server.metrics import Metrics
 from scalewright.serve.server.reply import Events, Failure, Json, late, until_gone
-from scalewright.serve.server.runner import Broken, Engine, Full, Runner, Ticket
+from scalewright.serve.server.runner import Broken, Full, Runner, Ticket
 from scalewright.serve.server.shapes import ChatShape, CompletionShape, TokenTexts
 from scalewright.serve.server.template import ChatTemplate
 from scalewright.spec.common.untrusted import parse_json

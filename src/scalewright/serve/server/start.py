@@ -16,9 +16,9 @@ from types import FrameType
 
 import uvicorn
 
+from scalewright.serve.engine import Engine
 from scalewright.serve.server.app import make_app
 from scalewright.serve.server.calls import Calls, Limits
-from scalewright.serve.server.runner import Engine
 from scalewright.serve.server.template import ChatTemplate
 from scalewright.spec.common.ports import listener
 from scalewright.spec.errors import RunError, UserError
