@@ -24,7 +24,7 @@ import numpy as np
 from scalewright.inference import load
 from scalewright.inference.constants import constants
 from scalewright.inference.fit import left_out
-from scalewright.inference.score import LATENCIES, Runs, by_source, latencies, predicted, read_table, runs_of
+from scalewright.inference.score import LATENCIES, Runs, by_source, outcomes, read_table, runs_of
 from scalewright.inference.spread import TENTH, WAITING, sigmas
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,16 +37,16 @@ def figures(runs: Runs, without: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Errors by source and in all; `without`: predicted by constants that never saw a row's source."""
     served = load.serve(runs.columns, constants(), runs.loads)
     width = TENTH * sigmas(runs.columns, constants())
-    seconds = latencies(runs, constants())
+    shipped = outcomes(runs, constants())
     wide = {"ttft_s": WAITING * width, "tpot_s": width}
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "rows": len(runs.asked) + len(runs.refused), "expressed": len(runs.asked),
         "scored": int(np.isfinite(runs.measured).sum()),
-        **errors(runs, predicted(runs, constants()), without["rate"], runs.measured, width),
+        **errors(runs, shipped["rate"], without["rate"], runs.measured, width),
         "fits_pct": 100 * float(served.fits.mean()),
         "latencies": {
-            name: errors(runs, seconds[name], without[name], runs.latency(name), wide[name]) for name in LATENCIES
+            name: errors(runs, shipped[name], without[name], runs.latency(name), wide[name]) for name in LATENCIES
         },
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ LINES, FILES = 110_000, 775  # of all kinds, in Python files; a server and its e
 BUDGET = {
     "accept": 470,
     "bench": 700,
-    "budget": 1_275,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits and a picture
+    "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
     "checkpoint": 2_110,
     "cli": 3_800,  # engines beside trainers; budget, goodput, inference, explore; price lists; suffixes; no silence
     "data": 3_175,  # which fraction validates; names of mended files
@@ -27,17 +27,17 @@ BUDGET = {
     "evaluate": 210,
     "explore": 455,  # a page, live and in a file
     "goodput": 610,
-    "inference": 1_960,  # first tokens fitted and scored; a launch line's needs; rows of tables: 400
+    "inference": 1_990,  # first tokens; a launch line's needs; rows: 400; rounds, medians, tails
     "launch": 3_818,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine
     "model": 2_185,  # a start without torch's compiler
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
-    "plan": 7_911,  # a layout alone; money, energy, failures; releases, networks, precisions; bounds of whole groups
+    "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_620,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
-    "serve": 1_400,  # OpenAI's API over HTTP: bodies, shapes, templates, gaps, grammars, metrics, drain
-    "spec": 6_955,  # six families; networks; all mistakes at once; what trainers recompute; prices and energy
+    "serve": 2_700,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI\'s API over HTTP, and a page before it
+    "spec": 6_970,  # six families; networks; all mistakes at once; what trainers recompute; prices in the same clouds
     "track": 1_190,  # a line before silence
     "train": 6_440,  # folders that were moved; own optimizers tried, and measured
     "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced

@@ -1,6 +1,7 @@
 """Fits the constants to measured serving runs: `python -m scalewright.inference.fit [--write]`.
 
-    minimise    sum over sources of the mean of rho( (log predicted - log measured) / 0.1 )
+    minimise    sum over sources of the mean of rho( (log predicted - log measured) / 0.1 )      tokens/s
+              + sum over sources of the mean of rho( (log predicted - log measured) / 0.2 )      TPOT
               + sum over constants of ((log c - log prior) / log(high / low))^2
 
 Every source has the same weight, whatever its number of rows (with fewer than five: less); rho is the soft L1 cost;
@@ -20,17 +21,18 @@ from itertools import product
 import numpy as np
 
 from scalewright.inference.constants import CONSTANTS, Constants
-from scalewright.inference.score import LATENCIES, Runs, by_source, latencies, predicted, read_table, runs_of
+from scalewright.inference.score import LATENCIES, Runs, by_source, outcomes, predicted, read_table, runs_of
 from scalewright.plan.fitting.fit import robust
 from scalewright.spec.base import read_yaml
 
-SCALE = 0.1  # an error of 10% is one unit of misfit
+SCALE = {"rate": 0.1, "tpot_s": 0.2}  # an error of 10% is one unit of misfit; medians of latencies are less sure
 PRIOR = 6.0  # units of misfit for a constant that is its whole range away from its prior
 WIDTH = 0.01  # of a range, for derivatives
 FIRST = {  # of the first token: the grid, in seconds and shares
     "first.http": (0.0, 0.01, 0.02, 0.03, 0.04, 0.05),
     "first.even": tuple(step / 10 for step in range(11)), "first.varied": tuple(step / 20 for step in range(11)),
 }  # fmt: skip
+FEW = 5
 FAR = 1.5  # of a logarithm: an error of 4.5 times counts no more than that
 
 
@@ -61,13 +63,10 @@ def facts() -> tuple[Facts, Constants]:
 def fit(runs: Runs, without: Collection[str] = (), steps: int = 6, start: np.ndarray | None = None) -> Constants:
     """The constants that fit best, without these sources."""
     free, fixed = facts()
-    use = np.flatnonzero(np.isfinite(runs.measured) & ~np.isin(runs.source, list(without)))
-    runs = runs.take(use)
-    weight = np.empty(len(use))
-    for source in set(runs.source):
-        mine = runs.source == source
-        weight[mine] = np.sqrt(min(1.0, mine.sum() / 5) / mine.sum())
-    goal = np.log(runs.measured)
+    runs = runs.take(np.flatnonzero(~np.isin(runs.source, list(without))))
+    goals = {"rate": runs.measured, "tpot_s": runs.latency("tpot_s")}
+    use = {name: np.flatnonzero(np.isfinite(goal)) for name, goal in goals.items()}
+    weight = {name: _weight(runs.source[rows]) for name, rows in use.items()}
     keys = [
         repr((row.load, row.question.shape, setup)) for row, setup in zip(runs.asked, runs.columns.setups, strict=True)
     ]
@@ -75,11 +74,21 @@ def fit(runs: Runs, without: Collection[str] = (), steps: int = 6, start: np.nda
     different = runs.take(first)  # tables repeat themselves: a system of each maker's
 
     def misfit(z: np.ndarray) -> np.ndarray:
-        error = (np.log(predicted(different, {**fixed, **free.values(z)}))[back] - goal) / SCALE
-        return np.concatenate([weight * robust(error), (z - free.prior) * PRIOR])
+        given = outcomes(different, {**fixed, **free.values(z)})
+        errors = [
+            weight[name] * robust(np.log(given[name][back[rows]] / goals[name][rows]) / SCALE[name])
+            for name, rows in use.items()
+        ]
+        return np.concatenate([*errors, (z - free.prior) * PRIOR])
 
     c = {**fixed, **free.values(descend(misfit, free.prior if start is None else start, steps))}
     return {**c, **_first(runs, c)}
+
+
+def _weight(sources: np.ndarray) -> np.ndarray:
+    """The root of each row's weight: a source has 1 in all, or less where it has fewer than FEW rows."""
+    _, of, rows = np.unique(sources, return_inverse=True, return_counts=True)
+    return np.asarray(np.sqrt(np.minimum(1.0, rows / FEW) / rows)[of])
 
 
 def _first(runs: Runs, c: Constants) -> Constants:
@@ -88,10 +97,9 @@ def _first(runs: Runs, c: Constants) -> Constants:
     measured = runs.latency("ttft_s")
     use = np.flatnonzero(np.isfinite(measured))
     runs, goal = runs.take(use), np.log(measured[use])
-    base = latencies(runs, {**c, **zero})["ttft_s"]
-    slopes = [latencies(runs, {**c, **zero, name: 1.0})["ttft_s"] - base for name in FIRST]
-    sources = [runs.source == source for source in set(runs.source)]
-    weight = sum(mine * min(1.0, mine.sum() / 5) / mine.sum() for mine in sources)
+    base = outcomes(runs, {**c, **zero})["ttft_s"]
+    slopes = [outcomes(runs, {**c, **zero, name: 1.0})["ttft_s"] - base for name in FIRST]
+    weight = _weight(runs.source) ** 2
 
     def misfit(values: Iterable[float]) -> float:
         off = np.log(base + sum(v * slope for v, slope in zip(values, slopes, strict=True))) - goal
@@ -134,7 +142,7 @@ def left_out(runs: Runs) -> dict[str, np.ndarray]:
     for source in dict.fromkeys(runs.source):
         mine = np.flatnonzero(runs.source == source)
         c, theirs = fit(runs, [source]), runs.take(mine)
-        for name, values in {"rate": predicted(theirs, c), **latencies(theirs, c)}.items():
+        for name, values in outcomes(theirs, c).items():
             out[name][mine] = values
     return out
 
