@@ -39,8 +39,8 @@ class Chat:
             ids = loaded.tokenizer.encode(self._template.render(messages), add_special_tokens=False).ids
         else:
             ids = loaded.encode(text)
-        room = max(1, min(self._most, self._engine.stats().kv_tokens - len(ids)))
-        number, written = self._engine.add(Request(ids, room, self._sampling)), ""
+        most = max(1, min(self._most, self._engine.room(len(ids))))
+        number, written = self._engine.add(Request(ids, most, self._sampling)), ""
         try:
             while not self._engine.idle:
                 for update in self._engine.step():

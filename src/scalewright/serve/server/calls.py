@@ -168,8 +168,8 @@ class Calls:
         ids = self._raw(self.template.render(messages, **(body.chat_template_kwargs or {})))
         grammar, drawn, n = self._grammar(body), drawn_seed(), body.n or 1
         self._fits(n)
-        room = max(1, min(CHAT_TOKENS, self.started.stats.kv_tokens - len(ids)))
-        tokens, logprobs = body.max_completion_tokens or body.max_tokens or room, bool(body.logprobs)
+        most = max(1, min(CHAT_TOKENS, self.engine.room(len(ids))))
+        tokens, logprobs = body.max_completion_tokens or body.max_tokens or most, bool(body.logprobs)
         top = (body.top_logprobs or 0) if logprobs else None
         requests = [
             Request(ids, tokens, body.sampling(choice, drawn), body.stops, logprobs=top, grammar=grammar())

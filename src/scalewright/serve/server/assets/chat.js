@@ -60,7 +60,7 @@ function turn(title, given = "") {
 function write(place, text, tokens) {
   const span = document.createElement("b"), last = tokens.at(-1);
   span.textContent = text; span.tokens = tokens;
-  if (last) span.style.setProperty("--u", (1 - Math.min(...tokens.map((t) => t.p))).toFixed(3));
+  if (last) span.style.setProperty("--u", Math.min(1, -Math.log2(Math.min(...tokens.map((t) => t.p))) / 10).toFixed(3));  // bits
   place.append(span);
   return span;
 }
@@ -252,12 +252,14 @@ function draw() {
   const style = getComputedStyle(root);
   drawLanes(style); drawBlocks(style); drawBatch();
 }
-// Three calls of four prompts, as a browser opens no more than six connections to a server.
+// Three calls of four prompts, as a browser opens no more than six connections to a server. All begin alike, by a block.
 $("crowd").addEventListener("click", async () => {
   const words = "the a one of to and in it was that by from with all no so".split(" ");
   const pick = (n) => Math.floor(Math.random() * n);
+  const some = (count) => Array.from({ length: count }, () => words[pick(words.length)]).join(" ");
+  const start = some(80);
   for (const max_tokens of [150, 40, 90]) {
-    const prompt = Array.from({ length: 4 }, () => Array.from({ length: 4 + pick(60) }, () => words[pick(words.length)]).join(" "));
+    const prompt = Array.from({ length: 4 }, () => `${start} ${some(4 + pick(60))}`);
     fetch("/v1/completions", { method: "POST", headers: headers(), body: JSON.stringify({ model, prompt, max_tokens }) })
       .then(async (answer) => { if (!answer.ok) throw new Error((await answer.json()).error.message); })
       .catch((error) => { $("mistake").textContent = error.message; $("mistake").hidden = false; });
