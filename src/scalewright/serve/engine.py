@@ -148,6 +148,11 @@ class Engine:
         while not self.idle:
             yield from self.step()
 
+    def room(self, prompt: int) -> int:
+        """How many tokens may follow a prompt of so many."""
+        spec, cache = self.model.spec, self.settings.kv_blocks * BLOCK
+        return max(0, min(cache, spec.learned_positions if spec.positions == "learned" else cache) - prompt)
+
     def stats(self) -> Stats:
         """What is now, and counts since the beginning."""
         kept, total = len(self.blocks.kept), self.settings.kv_blocks

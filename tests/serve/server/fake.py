@@ -113,6 +113,9 @@ class FakeEngine:
     def idle(self) -> bool:
         return not self.queue and not self.running
 
+    def room(self, prompt: int) -> int:
+        return self._stats.kv_tokens - prompt
+
     def step(self) -> list[Update]:
         self.threads.add(threading.get_ident())
         self.steps += 1

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.report.browser import browse, needs_browser, watched
+from tests.report.browser import CHROMIUM, needs_browser, watched
 
+from scalewright.serve.request import Request
 from scalewright.serve.server.page import page_text
 from serve.server.fake import FakeEngine, serving
+from serve.server.test_load import wait
 
 PLAY = """
-const wait = async (ready) => {  // the browser's own clock stands still while it fetches, and then jumps
-  for (let i = 0; i < 3000 && !ready(); i++) {
-    await (await fetch("/health")).text();
-    await new Promise((done) => setTimeout(done, 1));
-  }
+const wait = async (ready) => {
+  for (let i = 0; i < 500 && !ready(); i++) await new Promise((done) => setTimeout(done, 20));
 };
 const $ = (id) => document.getElementById(id);
 $("crowd").click();
@@ -27,10 +29,10 @@ await wait(() => document.querySelectorAll(".turn small").length && $("running")
 const text = document.querySelector(".text[tabindex]");
 for (const _ of "123") text.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
 const unlabelled = [...document.querySelectorAll("input, textarea")].filter((each) => !each.labels.length).length;
-return { text: text.textContent, at: document.querySelector(".text b.at").textContent, panel: $("panel").textContent,
-  running: $("running").textContent, rows: $("batch").children.length, step: $("step").textContent, unlabelled,
-  status: $("status").textContent, mistake: $("mistake").textContent,
-  width: document.documentElement.scrollWidth };
+const seen = { text: text.textContent, at: document.querySelector(".text b.at").textContent, errors,
+  panel: $("panel").textContent, rows: $("batch").children.length, step: $("step").textContent, unlabelled,
+  status: $("status").textContent, mistake: $("mistake").textContent, width: document.documentElement.scrollWidth };
+fetch("/v1/completions", { method: "POST", body: JSON.stringify({ prompt: "SEEN" + JSON.stringify(seen) }) });
 """
 
 
@@ -44,17 +46,36 @@ def test_the_page_fetches_nothing_from_elsewhere() -> None:
     assert "no chat template" in page_text("m", False, False)
 
 
+class Watched(FakeEngine):
+    """Keeps what the page's script sends: the browser's own clock would stand still while it fetches."""
+
+    seen: dict[str, Any] | None = None
+
+    def add(self, request: Request) -> int:
+        if (text := self.loaded.decode(list(request.prompt))).startswith("SEEN"):
+            self.seen = json.loads(text[4:])
+        return super().add(request)
+
+
 @needs_browser
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1200])
 def test_a_chat_beside_other_requests(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scalewright.serve.server.app.page_text", lambda *keys: watched(page_text(*keys), PLAY))
-    with serving(tmp_path / "tiny", FakeEngine(seconds=0.03)) as (url, _):
-        seen = browse(url, tmp_path, width)
+    with serving(tmp_path / "tiny", Watched(seconds=0.03)) as (url, engine):
+        command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
+                   f"--user-data-dir={tmp_path / 'browser'}", f"--window-size={width},1600", url]  # fmt: skip
+        browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait(lambda: engine.seen is not None, 60)
+        finally:
+            browser.terminate()
+            browser.wait(30)
+    seen = engine.seen
     assert seen["text"] == "hé <b>?" * 3 + "end"
-    assert seen["at"] == "<"
-    assert seen["panel"].startswith("<50.0%;25.0%")
-    assert (seen["running"], seen["status"], seen["mistake"], seen["unlabelled"]) == ("8", "ready", "", 0)
+    assert seen["at"] == " "
+    assert seen["panel"].startswith("␣50.0%")
+    assert (seen["errors"], seen["status"], seen["mistake"], seen["unlabelled"]) == ([], "ready", "", 0)
     assert seen["rows"] >= 8
     assert "write a token each" in seen["step"]
-    assert seen["width"] <= width
+    assert seen["width"] <= max(width, 500)  # a headless window is 500 wide at least

@@ -21,13 +21,14 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Call
 from starlette.responses import Response
 
+from scalewright.serve.engine import Engine
 from scalewright.serve.grammar import Grammars
 from scalewright.serve.request import Grammar, Request, Update
 from scalewright.serve.server.bodies import Body, Chat, Completion, Detokenize, Tokenize, Written, drawn_seed
 from scalewright.serve.server.infill import infill
 from scalewright.serve.server.metrics import Metrics
 from scalewright.serve.server.reply import Events, Failure, Json, late, until_gone
-from scalewright.serve.server.runner import Broken, Engine, Full, Runner, Ticket
+from scalewright.serve.server.runner import Broken, Full, Runner, Ticket
 from scalewright.serve.server.shapes import ChatShape, CompletionShape, TokenTexts
 from scalewright.serve.server.template import ChatTemplate
 from scalewright.spec.common.untrusted import parse_json
@@ -167,8 +168,8 @@ class Calls:
         ids = self._raw(self.template.render(messages, **(body.chat_template_kwargs or {})))
         grammar, drawn, n = self._grammar(body), drawn_seed(), body.n or 1
         self._fits(n)
-        room = max(1, min(CHAT_TOKENS, self.started.stats.kv_tokens - len(ids)))
-        tokens, logprobs = body.max_completion_tokens or body.max_tokens or room, bool(body.logprobs)
+        most = max(1, min(CHAT_TOKENS, self.engine.room(len(ids))))
+        tokens, logprobs = body.max_completion_tokens or body.max_tokens or most, bool(body.logprobs)
         top = (body.top_logprobs or 0) if logprobs else None
         requests = [
             Request(ids, tokens, body.sampling(choice, drawn), body.stops, logprobs=top, grammar=grammar())

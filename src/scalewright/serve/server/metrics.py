@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from scalewright.serve.engine import Stats
 from scalewright.serve.request import Update
 from scalewright.serve.server.runner import Ticket
 
@@ -43,7 +44,7 @@ class Metrics:
         self._ended = Counter("requests", "Requests that ended, by reason.", ["reason"], **make)
         self._refused = Counter("refused", "Calls that were answered with an error.", ["status"], **make)
 
-    def watch(self, stats: Callable[[], Any]) -> None:
+    def watch(self, stats: Callable[[], Stats]) -> None:
         """Reads the engine's numbers from `stats` when it is asked."""
 
         class Engine:

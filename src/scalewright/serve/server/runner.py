@@ -14,26 +14,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from scalewright.serve.load import Loaded
+from scalewright.serve.engine import Engine, Stats
 from scalewright.serve.request import Request, Update
 
 T = TypeVar("T")
-
-
-class Engine(Protocol):
-    """What is used of `serve.engine.Engine`."""
-
-    loaded: Loaded
-
-    def add(self, request: Request) -> int: ...
-    def cancel(self, number: int) -> None: ...
-    def step(self) -> list[Update]: ...
-    @property
-    def idle(self) -> bool: ...
-    def stats(self) -> Any: ...
-    def picture(self) -> dict[str, Any]: ...
 
 
 class Full(Exception):
@@ -173,7 +159,7 @@ class Runner:
             ticket.unfinished.clear()
             ticket.accepted.set_exception(error)
 
-    def _deliver(self, updates: list[tuple[Ticket, int, Update]], stats: Any) -> None:
+    def _deliver(self, updates: list[tuple[Ticket, int, Update]], stats: Stats) -> None:
         self.stats = stats
         for ticket, index, update in updates:
             if update.tokens:

@@ -16,9 +16,9 @@ from types import FrameType
 
 import uvicorn
 
+from scalewright.serve.engine import Engine
 from scalewright.serve.server.app import make_app
 from scalewright.serve.server.calls import Calls, Limits
-from scalewright.serve.server.runner import Engine
 from scalewright.serve.server.template import ChatTemplate
 from scalewright.spec.common.ports import listener
 from scalewright.spec.errors import RunError, UserError
@@ -67,9 +67,10 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second doesn't wait."""
-        runner = self._calls.started
-        self.should_exit = self.force_exit = runner.draining
-        runner.draining = True
+        runner = self._calls.runner
+        self.should_exit = self.force_exit = runner is None or runner.draining
+        if runner is not None:
+            runner.draining = True
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whether it is time to end."""

@@ -60,7 +60,7 @@ function turn(title, given = "") {
 function write(place, text, tokens) {
   const span = document.createElement("b"), last = tokens.at(-1);
   span.textContent = text; span.tokens = tokens;
-  if (last) span.style.setProperty("--u", (1 - Math.min(...tokens.map((t) => t.p))).toFixed(3));
+  if (last) span.style.setProperty("--u", Math.min(1, -Math.log2(Math.min(...tokens.map((t) => t.p))) / 10).toFixed(3));  // bits
   place.append(span);
   return span;
 }
@@ -110,7 +110,7 @@ for (const mode of ["chat", "text"]) $(`mode-${mode}`)?.addEventListener("click"
   $("reset").click();
 });
 for (const slider of document.querySelectorAll("input[type=range]")) {
-  slider.addEventListener("input", () => { document.querySelector(`output[for=${slider.id}]`).textContent = slider.value; });
+  slider.addEventListener("input", () => { document.querySelector(`[data-of=${slider.id}]`).textContent = slider.value; });
 }
 
 // ---- a token's probabilities, by pointer or arrow keys
@@ -223,7 +223,8 @@ function drawBlocks(style) {
   $("kv").textContent = `${Math.round(100 * owners.size / total)}%`;
 }
 function drawBatch() {
-  const counts = new Map(picture.batch.map((each) => [each.number, each.count])), list = [];
+  const counts = new Map(), list = [];
+  for (const { number, count } of picture.batch) counts.set(number, (counts.get(number) ?? 0) + count);
   for (const { number, state, tokens, of, blocks } of picture.requests.slice(0, 40)) {
     const row = document.createElement("li"), count = counts.get(number) ?? 0;
     row.style.setProperty("--c", `var(--c${number % 8})`);
@@ -236,8 +237,9 @@ function drawBatch() {
     list.push(row);
   }
   $("batch").replaceChildren(...list);
-  const reads = picture.batch.filter((each) => each.count > 1), reading = reads.reduce((sum, each) => sum + each.count, 0);
-  const writes = picture.batch.length - reads.length;
+  const states = new Map(picture.requests.map((each) => [each.number, each.state]));
+  let reading = 0, writes = 0;
+  for (const [number, count] of counts) if (states.get(number) === "prefill" || count > 8) reading += count; else writes++;
   const parts = [reading ? `${reading} tokens of prompts are read` : "", writes ? `${writes} request${writes > 1 ? "s" : ""} write${writes > 1 ? "" : "s"} a token${writes > 1 ? " each" : ""}` : ""];
   $("step").textContent = parts.filter(Boolean).join(", ") || "Nothing runs.";
   $("running").textContent = picture.requests.filter((each) => each.state !== "waiting").length;
@@ -250,12 +252,14 @@ function draw() {
   const style = getComputedStyle(root);
   drawLanes(style); drawBlocks(style); drawBatch();
 }
-// Three calls of four prompts, as a browser opens no more than six connections to a server.
+// Three calls of four prompts, as a browser opens no more than six connections to a server. All begin alike, by a block.
 $("crowd").addEventListener("click", async () => {
   const words = "the a one of to and in it was that by from with all no so".split(" ");
   const pick = (n) => Math.floor(Math.random() * n);
+  const some = (count) => Array.from({ length: count }, () => words[pick(words.length)]).join(" ");
+  const start = some(80);
   for (const max_tokens of [150, 40, 90]) {
-    const prompt = Array.from({ length: 4 }, () => Array.from({ length: 4 + pick(60) }, () => words[pick(words.length)]).join(" "));
+    const prompt = Array.from({ length: 4 }, () => `${start} ${some(4 + pick(60))}`);
     fetch("/v1/completions", { method: "POST", headers: headers(), body: JSON.stringify({ model, prompt, max_tokens }) })
       .then(async (answer) => { if (!answer.ok) throw new Error((await answer.json()).error.message); })
       .catch((error) => { $("mistake").textContent = error.message; $("mistake").hidden = false; });
