@@ -86,8 +86,8 @@ def penalized(logits: Tensor, sampling: Sampling, prompt: Sequence[int], written
         held, factor = scores[seen], sampling.repetition_penalty
         scores[seen] = torch.where(held > 0, held / factor, held * factor)
     if written and (sampling.presence_penalty or sampling.frequency_penalty):
-        tokens, counts = torch.tensor(list(written), device=scores.device).unique(return_counts=True)
-        scores[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+        counts = torch.bincount(torch.tensor(list(written), device=scores.device), minlength=len(scores))
+        scores -= sampling.presence_penalty * (counts > 0) + sampling.frequency_penalty * counts
     for token, bias in sampling.logit_bias.items():
         if token < len(scores):
             scores[token] += bias
