@@ -244,10 +244,11 @@ def tensor_parallel(rank: Activations) -> Iterator[Transfer]:
 
 
 def _over_tp(rank: Activations, kind: Collective, size: Number, calls: Number, phases: Phases) -> Iterator[Transfer]:
-    """So many calls in every micro-batch, times those of each phase."""
-    m, cut = rank.accumulation, rank.tp > 1
-    for during, times in phases:
-        yield Transfer("tp", kind, size, times * m * calls * cut, during, m)
+    """So many calls in every micro-batch, times those of each phase; nothing where there are none."""
+    m = rank.accumulation
+    each = m * calls * (rank.tp > 1)
+    for during, times in phases if np.any(each) else ():
+        yield Transfer("tp", kind, size, times * each, during, m)
 
 
 def _routers(rank: Activations) -> Iterator[Transfer]:
@@ -256,6 +257,8 @@ def _routers(rank: Activations) -> Iterator[Transfer]:
     Once a step the tokens of every expert are summed, for the report and the biases (train/balance.py).
     """
     sparse, without_sp = rank.exchanges.sparse, 1 - rank.exchanges.sp
+    if not np.any(sparse.blocks):
+        return
     gathers: Phases = (("forward", sparse.blocks), ("recompute", sparse.rerun * sparse.gather_again))
     yield from _over_tp(rank, "all_gather", rank.stream, without_sp, gathers)
     yield from _over_tp(rank, "all_reduce", rank.stream, without_sp, (("backward", sparse.blocks),))
@@ -267,6 +270,8 @@ def _latents(rank: Activations) -> Iterator[Transfer]:
     """What enters latent attention (parallel/tensor.py); only the queries' is gathered again."""
     e = rank.exchanges
     for numbers, again in zip(e.latents, (e.regathers, 0), strict=True):
+        if not np.any(numbers):
+            continue
         sp, without, size = (numbers > 0) * e.sp, (numbers > 0) * (1 - e.sp), rank.tokens * rank.width * numbers
         gathers: Phases = (("forward", e.blocks), ("recompute", e.rerun), ("backward", (e.blocks - e.rerun) * again))
         yield from _over_tp(rank, "all_gather", size, sp, gathers)
