@@ -198,23 +198,41 @@ def _rows(store: Tensor, where: slice | Tensor, first: int) -> Tensor:
 
 def paged_forward(model: Decoder, pages: Pages, tokens: Sequence[int], pieces: Sequence[Piece], rows: int) -> Tensor:
     """Hidden states [rows, D], after the final norm, of the pieces' tokens, and behind them of zeros."""
-    more = rows - len(tokens)
     device = next(model.parameters()).device
-    flat = torch.tensor([[*tokens, *[0] * more]], device=device)
-    positions = torch.tensor([[*(t for p in pieces for t in range(p.start, p.end)), *[0] * more]], device=device)
-    x = model.embedded_tokens(flat, positions)
-    step = PagedStep(pages, pieces, model, x)
-    ropes = _ropes(model.spec, positions, pieces, more)
-    heat = temperature_of(model.spec, positions)
-    context = Context(positions, None, *ropes, View(), View(), step, heat)
-    return model.run(x, context)[0][0]
+    flat = torch.tensor([[*tokens, *[0] * (rows - len(tokens))]], device=device)
+    x = model.embedded_tokens(flat, _positions(pieces, rows, device))
+    return model.run(x, _context(model, pages, x, pieces))[0][0]
 
 
-def _ropes(spec: ModelSpec, positions: Tensor, pieces: Sequence[Piece], more: int) -> tuple[Any, Any]:
+def paged_prediction(
+    model: Decoder, pages: Pages, hidden: Tensor, tokens: Sequence[int], pieces: Sequence[Piece]
+) -> Tensor:
+    """The first prediction module's hidden [rows, D], from that of the pieces' tokens and the tokens after them."""
+    more = len(hidden) - len(tokens)
+    flat = torch.tensor([[*tokens, *[0] * more]], device=hidden.device)
+    x = hidden[None]
+    return model.predict(0, x, flat, _context(model, pages, x, pieces))[0]
+
+
+def _positions(pieces: Sequence[Piece], rows: int, device: torch.device) -> Tensor:
+    """Those of the pieces' tokens, and zeros, [1, rows]."""
+    places = [place for piece in pieces for place in range(piece.start, piece.end)]
+    return torch.tensor([[*places, *[0] * (rows - len(places))]], device=device)
+
+
+def _context(model: Decoder, pages: Pages, x: Tensor, pieces: Sequence[Piece]) -> Context:
+    """What all blocks share, for x [1, rows, D]."""
+    positions = _positions(pieces, x.shape[1], x.device)
+    ropes, heat = _ropes(model.spec, positions, pieces), temperature_of(model.spec, positions)
+    return Context(positions, None, *ropes, View(), View(), PagedStep(pages, pieces, model, x), heat)
+
+
+def _ropes(spec: ModelSpec, positions: Tensor, pieces: Sequence[Piece]) -> tuple[Any, Any]:
     """Rotary tables; where they depend on the longest position, of each piece by itself."""
     if spec.positions != "rope" or spec.rope.scaling is None or spec.rope.scaling.kind != "dynamic":
         return rope_of(spec, positions)
-    sizes = [piece.count for piece in pieces] + ([more] if more else [])
+    sizes = [piece.count for piece in pieces]
+    sizes.append(positions.shape[1] - sum(sizes))  # of padding: one row at least
     parts = [rope_of(spec, part) for part in torch.split(positions, sizes, dim=1)]
     joined = []
     for tables in zip(*parts, strict=True):

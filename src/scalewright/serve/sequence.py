@@ -48,6 +48,11 @@ class Sequence:
         return self.prompt + self.request.max_new_tokens
 
     @property
+    def may_guess(self) -> bool:
+        """Whether tokens behind the next one may be guessed: a grammar's state doesn't go back."""
+        return self.limit - len(self.tokens) > 1 and self.request.grammar is None
+
+    @property
     def shareable(self) -> int:
         """Whole blocks of its prompt that the cache may give: one token is left to compute."""
         return min(len(self.keys), (self.prompt - 1) // BLOCK)
