@@ -19,7 +19,7 @@ BUDGET = {
     "bench": 700,
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
     "checkpoint": 2_110,
-    "cli": 3_930,  # serve and chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes; no silence
+    "cli": 3_930,  # serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists; no silence
     "data": 3_175,  # which fraction validates; names of mended files
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
     "dry_run": 1_060,  # kinds of memory as a plan has them

@@ -120,6 +120,7 @@ class Runner:
                     if (job := self._inbox.get()) is None:
                         return
                     job()
+                    self._tell(self._deliver, [], self._engine.stats())
                 updates = self._engine.step()
                 self._tell(self._deliver, [(*self._owner(update), update) for update in updates], self._engine.stats())
         except BaseException:
