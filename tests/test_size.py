@@ -18,7 +18,7 @@ BUDGET = {
     "accept": 470,
     "bench": 700,
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
-    "checkpoint": 2_110,
+    "checkpoint": 2_720,  # lint/: what engines trip over in an export, five kinds of files
     "cli": 3_930,  # serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists; no silence
     "data": 3_175,  # which fraction validates; names of mended files
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
@@ -31,13 +31,13 @@ BUDGET = {
     "launch": 3_818,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine
-    "model": 2_185,  # a start without torch's compiler
+    "model": 2_205,  # a start without torch's compiler
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
     "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_620,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
     "serve": 2_700,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI\'s API over HTTP, and a page before it
-    "spec": 6_970,  # six families; networks; all mistakes at once; what trainers recompute; prices in the same clouds
+    "spec": 7_045,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
     "track": 1_190,  # a line before silence
     "train": 6_440,  # folders that were moved; own optimizers tried, and measured
     "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced

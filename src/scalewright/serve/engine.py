@@ -23,7 +23,7 @@ from torch import Tensor
 from scalewright.model.decoder import Decoder
 from scalewright.serve.blocks import BLOCK, Blocks, blocks_for
 from scalewright.serve.drafts import Drafter
-from scalewright.serve.invariant import MOST, agrees, least_rows, threads, turn_weights
+from scalewright.serve.invariant import MOST, agrees, padded_rows, padding, threads, turn_weights
 from scalewright.serve.load import Loaded
 from scalewright.serve.pages import Pages, Piece, paged_forward
 from scalewright.serve.request import Request, Update
@@ -40,7 +40,7 @@ class Settings:
 
     kv_blocks: int = 256  # of 64 tokens
     max_concurrency: int = 32
-    step_tokens: int = 192  # of a step; a forward has 127
+    step_tokens: int = 192  # of a step
     prefix_cache: bool = True
     drafter: Drafter | None = None
 
@@ -248,15 +248,15 @@ class Engine:
         sequence.table = run
 
     def _forward(self, items: list[Item]) -> list[Update]:
-        """Computes items, in forwards of at most 127 tokens; the updates of rows that got tokens."""
+        """Computes items, in forwards of at most 128 rows; the updates of rows that got tokens."""
         updates = dict[int, Update]()
-        for group in _groups(items):
+        for group in _groups(items, MOST - padding(self.model)):
             pieces, tokens = list[Piece](), list[int]()
             for item in group:
                 sequence = self._running[item.number]
                 pieces.append(Piece(tuple(sequence.table), item.start, item.length, sequence.prompt))
                 tokens += (sequence.tokens + sequence.drafts)[item.start : item.end]
-            hidden = paged_forward(self.model, self.pages, tokens, pieces, max(least_rows(self.model), len(tokens) + 1))
+            hidden = paged_forward(self.model, self.pages, tokens, pieces, padded_rows(self.model, len(tokens)))
             self._next_tokens(group, hidden, updates)
         return list(updates.values())
 
@@ -333,17 +333,17 @@ class Engine:
                 sequence.drafts = self.settings.drafter.guess(sequence.tokens)[:left]
 
 
-def _groups(items: list[Item]) -> Iterator[list[Item]]:
-    """Items of one forward each: at most 127 tokens, since one row is padding."""
+def _groups(items: list[Item], room: int) -> Iterator[list[Item]]:
+    """Items of one forward each, of at most `room` tokens; a piece of a prompt isn't cut."""
     group, size = list[Item](), 0
     for item in items:
         start = item.start
         while (end := item.end) > start:
-            if size == MOST - 1:
+            if size == room:
                 yield group
                 group, size = [], 0
-            count = min(end - start, MOST - 1 - size) if item.length > BLOCK else end - start
-            if size + count > MOST - 1:
+            count = min(end - start, room - size) if item.length > BLOCK else end - start
+            if size + count > room:
                 yield group
                 group, size = [], 0
                 continue

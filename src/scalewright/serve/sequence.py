@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from scalewright.serve.blocks import BLOCK, block_keys, blocks_for
 from scalewright.serve.load import Loaded
 from scalewright.serve.request import Logprob, Request, StoppedBy, Update
-from scalewright.serve.sampling import filtered, penalized
+from scalewright.serve.sampling import choose, penalized
 from scalewright.serve.schedule import Row
 from scalewright.serve.text import Detokenizer, StopText
 
@@ -71,10 +70,7 @@ class Sequence:
         scores = penalized(logits, sampling, self.tokens[: self.prompt], self.written) if sampling.penalizes else logits
         if request.grammar is not None:
             scores = request.grammar.mask(scores)
-        if sampling.greedy:
-            return int(scores.argmax())
-        probabilities = filtered(scores[None], sampling)[0].softmax(dim=-1).cpu()
-        return int(torch.multinomial(probabilities, 1, generator=self._generator))
+        return choose(scores, sampling, self._generator)
 
     @property
     def plain(self) -> bool:
