@@ -134,6 +134,7 @@ def test_more_than_openai_s_keys(client: openai.OpenAI) -> None:
         ({"stop": ""}, "at least 1 character"),
         ({"logit_bias": {"x": 1}}, "valid integer"),
         ({"extra_body": {"beam_width": 4}}, "beam_width: this key isn't taken here"),
+        ({"extra_body": {"max_token": 4}}, "did you mean max_tokens"),
     ],
     ids=str,
 )

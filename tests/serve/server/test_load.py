@@ -86,6 +86,7 @@ def test_who_goes_away_is_cancelled(tmp_path: Path, stream: bool) -> None:
         connection.close()
         wait(lambda: engine.cancelled == 3)
         assert engine.idle
+        assert 'requests_total{reason="cancelled"} 3.0' in httpx2.get(f"{url}/metrics").text
         assert engine.steps < 500
 
 

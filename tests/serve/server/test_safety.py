@@ -49,8 +49,8 @@ def test_the_key_is_compared_in_constant_time(tmp_path: Path, monkeypatch: pytes
 
 
 def test_other_sites_pages_get_no_answer(client: httpx2.Client) -> None:
-    own = str(client.base_url).rstrip("/")
-    assert client.get("/v1/models", headers={"Origin": own}).status_code == 200
+    here = str(client.base_url).rstrip("/")
+    assert client.get("/v1/models", headers={"Origin": here}).status_code == 200
     for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Host": "rebound.example"}, {"Host": "["}):
         answer = client.get("/v1/models", headers=headers)
         assert answer.status_code == 403

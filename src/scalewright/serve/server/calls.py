@@ -32,7 +32,7 @@ from scalewright.serve.server.runner import Broken, Full, Runner, Ticket
 from scalewright.serve.server.shapes import ChatShape, CompletionShape, TokenTexts
 from scalewright.serve.server.template import ChatTemplate
 from scalewright.spec.common.untrusted import parse_json
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import UserError, nearest
 
 B = TypeVar("B", bound=Body)
 CHAT_TOKENS = 1024  # of an answer to a chat that names no limit
@@ -132,7 +132,7 @@ class Calls:
         try:
             body = kind.model_validate(parse_json(bytes(content)))
         except ValidationError as error:
-            raise _invalid(error) from None
+            raise _invalid(error, kind) from None
         except ValueError as error:
             raise Failure(400, f"the body is no JSON: {error}") from None
         if body.model is not None and body.model != self.name:
@@ -218,11 +218,11 @@ class Calls:
             raise Failure(429, message, code="rate_limit_exceeded") from None
         except Broken:
             raise Failure(500, "the engine has failed") from None
-        shape = work.shapes[0]
+        kinds = work.shapes[0]
         head: dict[str, Any] = {"id": f"{'chatcmpl' if isinstance(body, Chat) else 'cmpl'}-{uuid.uuid4().hex}"}
-        head |= {"object": shape.kind, "created": int(time.time()), "model": self.name}
+        head |= {"object": kinds.kind, "created": int(time.time()), "model": self.name}
         if body.stream:
-            head["object"] = shape.chunk_kind
+            head["object"] = kinds.chunk_kind
             usage = body.stream_options is not None and body.stream_options.include_usage
             events = self._events(head, work, ticket, usage)
             return Events(events, self.limits.timeout, lambda: self.started.close(ticket))
@@ -231,7 +231,7 @@ class Calls:
                 chunks = await until_gone(call.receive, self._collect(work, ticket))
                 if chunks is None:  # nobody is there to read it
                     return Response(status_code=499)
-                choices = [each.whole(own) for each, own in zip(work.shapes, chunks, strict=True)]
+                choices = [shape.whole(part) for shape, part in zip(work.shapes, chunks, strict=True)]
                 return Json({**head, "choices": choices, "usage": _usage(work, ticket)})
         except Broken:
             raise Failure(500, "the engine has failed") from None
@@ -284,7 +284,7 @@ def _several(prompt: str | list[int] | list[str] | list[list[int]]) -> Sequence[
     return prompt
 
 
-def _invalid(error: ValidationError) -> Failure:
+def _invalid(error: ValidationError, kind: type[Body]) -> Failure:
     """The first key that is wrong, with all that it may be."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
     param = str(errors[0]["loc"][0]) if errors[0]["loc"] else None
@@ -292,5 +292,7 @@ def _invalid(error: ValidationError) -> Failure:
     words = dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in mine)
     message = " or ".join([*words][:3])
     if mine[0]["type"] == "extra_forbidden":
-        message = "this key isn't taken here"
+        param = ".".join(map(str, errors[0]["loc"]))
+        near = nearest(param, kind.model_fields, 1)
+        message = "this key isn't taken here" + (f": did you mean {near[0]}?" if near else "")
     return Failure(400, f"{param}: {message}" if param else message, param)

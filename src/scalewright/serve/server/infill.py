@@ -4,6 +4,7 @@
     Qwen, Gemma   <|fim_prefix|> p <|fim_suffix|> s <|fim_middle|>
     Code Llama    ▁<PRE> p ▁<SUF> s ▁<MID>                            ends with ▁<EOT>
     DeepSeek      <｜fim▁begin｜> p <｜fim▁hole｜> s <｜fim▁end｜>
+    your own      <|prefix|> p <|suffix|> s <|middle|>                docs/code-models.md
 
 Sources: the models' cards and Bavarian et al. 2022, arXiv 2207.14255 (PSM); Code Llama, arXiv 2308.12950 §2.3. A
 tokenizer that has the three tokens of a line is of that format.
@@ -18,6 +19,7 @@ FORMATS = (  # prefix, suffix, middle, and what ends a middle beside the end of 
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>", ("<file_sep>", "<fim_pad>")),
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>", ("<fim-pad>",)),
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", ("<|file_sep|>", "<|repo_name|>", "<|file_separator|>")),
+    ("<|prefix|>", "<|suffix|>", "<|middle|>", ("<|file|>",)),
     ("▁<PRE>", "▁<SUF>", "▁<MID>", ("▁<EOT>",)),
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>", ("<｜EOT｜>", "<|EOT|>")),
 )

@@ -64,7 +64,7 @@ class Metrics:
             self._first.observe(now - ticket.born)
         if update.finished:
             self._ended.labels(update.finished).inc()
-            if ticket.tokens[index] > 1:
+            if ticket.tokens[index] > 1 and update.finished != "cancelled":
                 self._token.observe((now - ticket.first[index]) / (ticket.tokens[index] - 1))
 
     def refuse(self, status: int) -> None:

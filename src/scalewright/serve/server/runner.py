@@ -94,6 +94,8 @@ class Runner:
         """Ends what of it still runs; every ticket is closed once, finished or not."""
         if ticket in self.tickets:
             self.tickets.discard(ticket)
+            for index in ticket.unfinished:
+                self._observe(ticket, index, Update(0, finished="cancelled"))
             if ticket.unfinished:
                 self._inbox.put(lambda: self._cancel(ticket))
 
@@ -120,6 +122,7 @@ class Runner:
                     if (job := self._inbox.get()) is None:
                         return
                     job()
+                    self._tell(self._deliver, [], self._engine.stats())
                 updates = self._engine.step()
                 self._tell(self._deliver, [(*self._owner(update), update) for update in updates], self._engine.stats())
         except BaseException:

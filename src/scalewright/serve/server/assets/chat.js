@@ -239,7 +239,10 @@ function drawBatch() {
   $("batch").replaceChildren(...list);
   const states = new Map(picture.requests.map((each) => [each.number, each.state]));
   let reading = 0, writes = 0;
-  for (const [number, count] of counts) if (states.get(number) === "prefill" || count > 8) reading += count; else writes++;
+  for (const [number, count] of counts) {
+    if (states.get(number) === "prefill" || count > 8) reading += count;
+    else if (states.has(number)) writes++;
+  }
   const parts = [reading ? `${reading} tokens of prompts are read` : "", writes ? `${writes} request${writes > 1 ? "s" : ""} write${writes > 1 ? "" : "s"} a token${writes > 1 ? " each" : ""}` : ""];
   $("step").textContent = parts.filter(Boolean).join(", ") || "Nothing runs.";
   $("running").textContent = picture.requests.filter((each) => each.state !== "waiting").length;
