@@ -43,7 +43,7 @@ def test_what_ragged_batches_lose_grows_with_the_batch():
 
 
 def test_requests_of_a_benchmark_wait_for_their_wave():
-    """Equal lengths: a share of all prefills of the wave; lengths that differ draw it apart; rates stay the same."""
+    """Equal lengths: a share of all prefills of the wave; lengths that differ draw it apart, as if at random."""
     q, _ = question("llama-3.1-8b", load_cluster("dgx-h100"), Wanted(1024, 256, layout={"tp": 1}))
     kinds = [Load("closed", 32), Load("closed", 32, waves=True), Load("closed", 32, varied=True, waves=True)]
     t, c = table([q] * 3), constants()
@@ -51,7 +51,7 @@ def test_requests_of_a_benchmark_wait_for_their_wave():
     alone, even, varied = served.ttft_s
     wave = Times(t, c).filled(np.full(3, 32.0))[0]
     assert even - alone == pytest.approx(c["first.even"] * wave)
-    assert varied - alone == pytest.approx(c["first.varied"] * wave)
+    assert varied == alone
     assert len(set(served.requests_per_s)) == 1
     assert served.requests_per_s * (served.ttft_s + 255 * served.tpot_s) == pytest.approx(32, rel=1e-3)
 

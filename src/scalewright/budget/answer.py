@@ -179,7 +179,8 @@ def _epochs(solved: Solved) -> dict[str, float | bool] | None:
     params = size_of(solved.model, own.counts)
     loses = own.predict(params, solved.tokens, unique) - own.predict(params, solved.tokens)
     return {
-        "unique": unique, "epochs": epochs, "worth_tokens": float(worth_of(solved.tokens, unique, law.repeats)),
+        "unique": unique, "epochs": epochs, "worth_tokens": float(worth_of(solved.tokens, unique, decay)),
+        "params_worth": float(own.worth(params, solved.tokens, unique)[0]) / params,  # a share of them
         "last_token": math.exp(-(epochs - 1) / decay), "half_at": 1 + decay * math.log(2), "few": epochs <= FEW_EPOCHS,
         "loses_nats": float(loses),
     }  # fmt: skip

@@ -14,8 +14,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from scalewright.budget.amounts import DAYS, Ask
 from scalewright.budget.laws import Law, solve, tokens_for_loss
 from scalewright.budget.recipe import recipes, usual
@@ -153,17 +151,12 @@ def sizes(ask: Ask, flops: float | None) -> tuple[float, float]:
         return params, ask.tokens
     if params is not None:
         if ask.loss is not None:
-            return params, tokens_for_loss(law, params, ask.loss)
+            return params, tokens_for_loss(law, params, ask.loss, ask.unique)
         return params, law.tokens(params) if flops is None else flops / (law.k * params)
     if ask.tokens is not None:
         return (law.params(ask.tokens) if flops is None else flops / (law.k * ask.tokens)), ask.tokens
     assert flops is not None
-    params, tokens = law.optimum(flops)
-    if ask.unique is not None and tokens > ask.unique and law.form == "parametric":
-        grid = params * np.exp(np.linspace(-4, 6, 4001))
-        params = float(grid[np.argmin(law.predict(grid, flops / (law.k * grid), ask.unique))])
-        tokens = flops / (law.k * params)
-    return params, tokens
+    return law.best(flops, ask.unique)
 
 
 def sizes_flops(ask: Ask, flops: float | None) -> float:
@@ -183,7 +176,7 @@ def _flops_without_a_rate(ask: Ask) -> float | None:
         raise UserError(f"no budget reaches a loss of {wanted:g}", "--loss", how)
     if ask.tokens is not None:
         raise UserError("--loss and --tokens are both given", "budget", "give --params beside --loss, or neither")
-    return solve(lambda flops: float(law.predict(*law.optimum(flops), ask.unique)), wanted)
+    return solve(lambda flops: float(law.predict(*law.best(flops, ask.unique), ask.unique)), wanted)
 
 
 def _made(ask: Ask, params: float, tokens: float, flops: float | None) -> Solved:
@@ -194,7 +187,7 @@ def _made(ask: Ask, params: float, tokens: float, flops: float | None) -> Solved
     if ask.tokens is None and flops is not None:
         tokens = flops / (law.k * size_of(model, law.counts))
     elif ask.tokens is None and ask.loss is not None:
-        tokens = tokens_for_loss(law, size_of(model, law.counts), ask.loss)
+        tokens = tokens_for_loss(law, size_of(model, law.counts), ask.loss, ask.unique)
     return Solved(ask, law, model, tokens)
 
 

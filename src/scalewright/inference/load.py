@@ -11,8 +11,9 @@ lengths that are all O, or exponential (texts of people; the longest is `lengths
 delays the others' tokens (chunked or not: the work is the same), which `round` contains; its own comes before its first
 token and isn't in TPOT. With prefill apart, rate = min(prefill's, decode's), and a request waits for both.
 
-A benchmark's requests start together, and go on in waves where their lengths are equal: each waits for a share of the
-wave's prefills (`first.even`, `first.varied`), which requests that come at random don't. Of N that are sent at once,
+Requests that come at random wait for prefills as in a queue with one server (M/D/1): r / (2 (1 - r)) of them, where
+prefills take r of the time. A benchmark's start together, and go on in waves where their lengths are equal: each waits
+for a share of the wave's prefills (`first.even`). Of N that are sent at once,
 the median one waits for the prefills of N / 2, and where fewer have a place, until it has one.
 """
 
@@ -149,9 +150,9 @@ class Times:
 
     def first_token(self, of: Round) -> Array:
         """Seconds to the first token of a request that has a place: its prefill, and those that it meets."""
-        busy = np.clip(1 - of.decoded / np.maximum(of.seconds, 1e-12), 0, 0.95)
+        busy = 1 - of.decoded / np.maximum(of.seconds, 1e-12)
         step = np.where(of.batch > 1, of.decoded / np.maximum(self.further, 1) / 2, 0)
-        waits = self.first * (1 + busy * np.minimum(of.batch - 1, 8) / 2) + step
+        waits = self.first * (1 + queued(busy, of.batch - 1)) + step
         return np.where((self.further > 0) | self.apart, waits, of.seconds)  # a request of one token is its prefill
 
     def drained(self, of: Round, varied: Array) -> Array:
@@ -161,6 +162,12 @@ class Times:
         longest = np.minimum(self.c["lengths.longest"], np.log(np.maximum(of.batch, 1)) + 0.58)
         left = [self.decoded(np.maximum(of.batch * np.exp(-longest * at), 1.0)) for at in TENTHS]
         return np.where(varied, sum(left) * longest / len(TENTHS), of.decoded)
+
+
+def queued(busy: Array, others: Array) -> Array:
+    """How many prefills a request waits for on average, at most half of the others'."""
+    free = np.maximum(1 - busy, 1e-9)
+    return np.asarray(np.minimum(busy / (2 * free), np.maximum(others, 0) / 2))
 
 
 class Reached(Protocol):
@@ -215,14 +222,14 @@ def _together(c: Constants, loads: Loads, of: Round, over: Array, at_once: Array
     """What the median request waits for prefills of those that came with it, beside those that it meets anyway."""
     alone, middle = of.filled / np.maximum(of.batch, 1), loads.requests / 2
     between = alone - 1 / np.maximum(loads.number, 1e-12)  # of a rate: what one prefill takes beyond the next arrival
-    waits = np.where(loads.waves & (loads.kind == "closed"), _share(c, loads) * of.filled, 0.0)
+    waits = np.where(_in_waves(loads), c["first.even"] * of.filled, 0.0)
     waits = np.where(over, np.maximum(middle * between, 0.0), waits)
     return np.where(at_once, np.minimum(middle, of.batch) * alone, waits)
 
 
-def _share(c: Constants, loads: Loads) -> Array:
-    """What a request waits of the prefills of its wave."""
-    return np.where(loads.varied, c["first.varied"], c["first.even"])
+def _in_waves(loads: Loads) -> Array:
+    """Whether requests go on as they started, together."""
+    return np.asarray(loads.waves & ~loads.varied & (loads.kind == "closed"))
 
 
 def _searched(times: Times, loads: Loads, batch: Array, kind: str, reached: Reached) -> Array:
@@ -263,8 +270,9 @@ def _apart(
     of = times.at(inside / decodes)
     known = (loads.kind == "closed") & np.isfinite(number)
     waiting = np.where(known, number / np.maximum(rate, 1e-12) - of.decoded, 0)
-    share = np.where(loads.waves & (loads.kind == "closed"), _share(times.c, loads), 0)
-    waited = np.maximum(times.first + times.front + share * np.minimum(number, most) / np.maximum(pre, 1e-12), waiting)
+    others, pre_s = np.minimum(number, most), 1 / np.maximum(pre, 1e-12)
+    held = np.where(_in_waves(loads), times.c["first.even"] * others, queued(rate * pre_s, others))
+    waited = np.maximum(times.first + times.front + held * pre_s, waiting)
     apart = times.apart
     return (
         np.where(apart, inside / decodes, batch), np.where(apart, rate, each), np.where(apart, waited, seconds[0]),

@@ -23,7 +23,7 @@ from scalewright.spec.errors import UserError
 
 IMPOSSIBLE = 3.0  # times the bound: a unit or a batch that the row misprints
 MEASURED = DATA / "inference_runs.csv"
-PERFECT = {"lengths.longest": 1.0, "experts.width": 0.0, "first.http": 0.0, "first.even": 0.0, "first.varied": 0.0}
+PERFECT = {"lengths.longest": 1.0, "experts.width": 0.0, "first.http": 0.0, "first.apart": 0.0, "first.even": 0.0}
 LATENCIES = ("ttft_s", "tpot_s")
 Row = Mapping[str, Any]
 

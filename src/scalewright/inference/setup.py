@@ -268,7 +268,8 @@ def _names(q: Question) -> dict[str, str]:
         "hidden": "hidden.never" if q.older or not q.engine.modern else "hidden.modern",
         "reduce": f"reduce.{link}", "joined": f"joined.{link}",
         "release": "release.older" if q.older else "release.modern",
-        "door": "door.offline" if q.offline else "door.http", "front": "first.offline" if q.offline else "first.http",
+        "door": "door.offline" if q.offline else "door.http",
+        "front": "first.offline" if q.offline else "first.apart" if q.shape.prefill else "first.http",
         "products": "products.llama.cpp" if q.engine.splits == "layers" else "products.served",
     }  # fmt: skip
 
