@@ -19,6 +19,7 @@ from scalewright.model.init import initialize
 from scalewright.serve.blocks import BLOCK
 from scalewright.serve.drafts import DraftModel, Guessed, NGram
 from scalewright.serve.engine import Engine, Settings
+from scalewright.serve.invariant import threads
 from scalewright.serve.load import Loaded
 from scalewright.serve.pages import token_bytes
 from scalewright.serve.request import Request
@@ -68,6 +69,20 @@ def check_same(name: str, seed: int, ways: list[tuple[int | None, dict[str, Any]
 def test_neighbours_change_no_bit(name: str) -> None:
     ways = [(None, {"kv_blocks": 3, "max_concurrency": 6}), (1, {"drafter": NGram(8, 1), "step_tokens": 70})]
     assert min(check_same(name, 0, ways)) > 0  # all was tried
+
+
+def test_threads_change_no_bit() -> None:
+    """Of two threads, with products whose sums a library shares out, and units that two threads' vectors don't divide."""
+    spec = SPECS["llama"].replace(hidden_size=512, intermediate_size=1376, num_hidden_layers=2)
+    model = Decoder(spec)
+    initialize(model, spec, 0)
+    model.eval()
+    asked = [replace(request, max_new_tokens=5) for request in requests(4, seed=2)]
+    with threads(2):
+        alone = [run(model, [request])[0][0] for request in asked]
+        answers, stats = run(model, asked, 1, drafter=NGram())
+    assert stats.invariant
+    assert answers == alone
 
 
 @pytest.mark.slow
