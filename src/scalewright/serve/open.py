@@ -12,6 +12,7 @@ import torch
 from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import torch_dtype
 from scalewright.serve.blocks import BLOCK
+from scalewright.serve.drafts import NGram
 from scalewright.serve.engine import Engine, Settings
 from scalewright.serve.load import load_for_generation
 from scalewright.serve.pages import token_bytes
@@ -27,10 +28,11 @@ def open_engine(
     dtype: str = "float32",
     kv_memory_gib: float | None = None,
     max_concurrency: int = 32,
+    draft_tokens: int = 0,
     trust_code: bool = False,
     verify: bool = True,
 ) -> Engine:
-    """The model at `source`, ready for requests; raises UserError."""
+    """The model at `source`, ready for requests; raises UserError. `draft_tokens`: guesses a step (drafts.py)."""
     loaded = load_for_generation(str(source), device, dtype, trust_code, verify)
     if not isinstance(loaded.model, Decoder):
         raise UserError("a module of your own has no paged cache", str(source), "use `generate`")
@@ -42,4 +44,5 @@ def open_engine(
         raise UserError(f"no block of the cache fits into {memory / GIB:g} GiB", "--kv-memory", how)
     if kv_memory_gib is None:
         blocks = min(blocks, MOST_BLOCKS)
-    return Engine(loaded, Settings(kv_blocks=blocks, max_concurrency=max_concurrency))
+    drafter = NGram(draft_tokens) if draft_tokens else None
+    return Engine(loaded, Settings(kv_blocks=blocks, max_concurrency=max_concurrency, drafter=drafter))
