@@ -95,7 +95,6 @@ def test_who_goes_away_frees_the_blocks(server: tuple[str, Engine], tmp_path: Pa
     assert httpx2.get(f"{url}/picture").json()["requests"] == []
 
 
-@pytest.mark.slow
 def test_lm_evaluation_harness_reads_its_scores(server: tuple[str, Engine], model: Decoder) -> None:
     """As its `local-completions` asks, and by its own parser."""
     from lm_eval.models.openai_completions import LocalCompletionsAPI

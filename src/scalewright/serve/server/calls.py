@@ -171,8 +171,9 @@ class Calls:
         most = max(1, min(CHAT_TOKENS, self.engine.room(len(ids))))
         tokens, logprobs = body.max_completion_tokens or body.max_tokens or most, bool(body.logprobs)
         top = (body.top_logprobs or 0) if logprobs else None
+        ends = self.template.ends(self.loaded)
         requests = [
-            Request(ids, tokens, body.sampling(choice, drawn), body.stops, logprobs=top, grammar=grammar())
+            Request(ids, tokens, body.sampling(choice, drawn), body.stops, ends, logprobs=top, grammar=grammar())
             for choice in range(n)
         ]
         return Work(requests, [ChatShape(self._texts, choice, logprobs) for choice in range(n)], len(ids))
