@@ -8,6 +8,7 @@ noticed while its answer is written, and its requests are cancelled.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -105,10 +106,9 @@ class Calls:
         return Json({"prompt": text})
 
     async def picture(self, call: Call) -> Response:
-        """/picture: the batch and the blocks as they are, for the page."""
-        with anyio.move_on_after(10):
-            picture = await self.started.ask(lambda engine: engine.picture())
-            return Json({**picture, "generated_tokens": self.started.stats.generated_tokens})
+        """/picture: the batch and the blocks as they are, and the steps after `since`, for the page."""
+        with anyio.move_on_after(10), contextlib.suppress(ValueError):
+            return Json(await self.started.picture(float(call.query_params.get("since", "0"))))
         raise Failure(503, "the engine gives no answer")
 
     async def _read(self, call: Call, kind: type[B]) -> B:
