@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
 import sys
 from pathlib import Path
@@ -89,7 +90,8 @@ def serve(
     try:
         start(engine, model, host, port, key, Limits(max_queue, timeout), ready)
     finally:
-        engine.close()
+        with contextlib.suppress(RuntimeError):  # a rank may be gone
+            engine.close()
 
 
 def _key(given: str | None) -> str | None:
