@@ -127,7 +127,7 @@ def test_a_template_writes_what_it_writes_in_transformers(name: str, where: str,
     )
     theirs.chat_template = TEMPLATES[name]
     expected = theirs.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True, kind="x")
-    assert ChatTemplate(tmp_path).render(CHAT, kind="x") == expected
+    assert ChatTemplate(tmp_path).render(CHAT, {"kind": "x", "messages": []}) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ noticed while its answer is written, and its requests are cancelled.
 
 from __future__ import annotations
 
-import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -107,8 +106,12 @@ class Calls:
 
     async def picture(self, call: Call) -> Response:
         """/picture: the batch and the blocks as they are, and the steps after `since`, for the page."""
-        with anyio.move_on_after(10), contextlib.suppress(ValueError):
-            return Json(await self.started.picture(float(call.query_params.get("since", "0"))))
+        try:
+            since = float(call.query_params.get("since", "0"))
+        except ValueError:
+            raise Failure(400, "since is no number", "since") from None
+        with anyio.move_on_after(10):
+            return Json(await self.started.picture(since))
         raise Failure(503, "the engine gives no answer")
 
     async def _read(self, call: Call, kind: type[B]) -> B:
@@ -165,7 +168,7 @@ class Calls:
 
     def _chat(self, body: Chat) -> Work:
         messages = [message.model_dump() for message in body.messages]
-        ids = self._raw(self.template.render(messages, **(body.chat_template_kwargs or {})))
+        ids = self._raw(self.template.render(messages, body.chat_template_kwargs))
         grammar, drawn, n = self._grammar(body), drawn_seed(), body.n or 1
         self._fits(n)
         most = max(1, min(CHAT_TOKENS, self.engine.room(len(ids))))
