@@ -85,7 +85,8 @@ def test_a_run_is_served_exactly(run: Path, tmp_path: Path) -> None:
             assert [each["logprob"] <= each["top_logprobs"][0]["logprob"] for each in content] == [True] * 3
             draw = random.Random(5)
             for _ in range(150):
-                path, content = draw.choice(["/v1/completions", "/v1/chat/completions"]), fuzzed(draw)
+                path = draw.choice(["/v1/completions", "/v1/chat/completions"])
+                content = fuzzed(draw, path)
                 assert client.post(path, content=content).status_code in (200, 400, 404), content
             assert client.get("/picture").json()["requests"] == []
         process.send_signal(signal.SIGTERM)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio import to_thread
 from pydantic import ValidationError
+from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Call
 from starlette.responses import Response
@@ -31,8 +32,7 @@ from scalewright.serve.server.reply import Events, Failure, Json, late, until_go
 from scalewright.serve.server.runner import Broken, Full, Runner, Ticket
 from scalewright.serve.server.shapes import ChatShape, CompletionShape, TokenTexts
 from scalewright.serve.server.template import ChatTemplate
-from scalewright.spec.common.untrusted import parse_json
-from scalewright.spec.errors import UserError, nearest
+from scalewright.spec.errors import nearest
 
 B = TypeVar("B", bound=Body)
 CHAT_TOKENS = 1024  # of an answer to a chat that names no limit
@@ -133,7 +133,7 @@ class Calls:
         except TimeoutError:
             raise late(self.limits.timeout) from None
         try:
-            body = kind.model_validate(parse_json(bytes(content)))
+            body = kind.model_validate(from_json(bytes(content), allow_inf_nan=False))
         except ValidationError as error:
             raise _invalid(error, kind) from None
         except ValueError as error:
@@ -195,10 +195,7 @@ class Calls:
 
     def _raw(self, text: str) -> list[int]:
         """Tokens of a text that has its own beginning."""
-        try:
-            return list(self.loaded.tokenizer.encode(text, add_special_tokens=False).ids)
-        except UnicodeEncodeError:
-            raise UserError("the text is no UTF-8", "prompt", "write it in UTF-8") from None
+        return list(self.loaded.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _grammar(self, body: Written) -> Callable[[], Grammar | None]:
         """What makes the grammar of each request."""

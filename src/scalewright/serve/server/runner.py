@@ -144,7 +144,7 @@ class Runner:
                 number = self._engine.add(request)
                 ticket.numbers.append(number)
                 self._live[number], self._prompts[number] = (ticket, index), len(request.prompt)
-        except ValueError as error:  # a UserError: this request can never run
+        except Exception as error:  # a UserError: it can never run; any other is its alone, too
             self._cancel(ticket)
             self._tell(self._settle, ticket, error)
         else:
