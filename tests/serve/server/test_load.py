@@ -15,6 +15,7 @@ import httpx2
 import openai
 import pytest
 
+from scalewright.serve.request import Request
 from serve.server.fake import FakeEngine, serving
 
 
@@ -141,3 +142,17 @@ def test_memory_stays_flat_over_10_000_requests(tmp_path: Path) -> None:
                 before = held()
         assert engine.numbers == 10_000
         assert held() - before < 8  # 8,000 requests of 1 kB that stayed would be as much
+
+
+def test_a_request_that_breaks_when_it_is_added_breaks_alone(tmp_path: Path) -> None:
+    class Picky(FakeEngine):
+        def add(self, request: Request) -> int:
+            if list(request.prompt) == [104, 105]:
+                raise TypeError("a secret of the engine's")
+            return super().add(request)
+
+    with serving(tmp_path / "tiny", Picky()) as (url, _):
+        answer = complete(url, prompt=["ab", "hi"])
+        assert answer.status_code == 500
+        assert "secret" not in answer.text
+        assert complete(url).status_code == 200
