@@ -10,6 +10,7 @@ from pathlib import Path
 from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import torch_dtype
 from scalewright.serve.blocks import BLOCK
+from scalewright.serve.drafts import NGram
 from scalewright.serve.engine import Engine, Settings
 from scalewright.serve.load import load_for_generation
 from scalewright.serve.pages import token_bytes
@@ -27,11 +28,15 @@ def open_engine(
     dtype: str = "float32",
     kv_memory_gib: float | None = None,
     max_concurrency: int = 32,
+    draft_tokens: int = 0,
     tp: int = 1,
     trust_code: bool = False,
     verify: bool = True,
 ) -> Engine:
-    """The model at `source`, over `tp` processes, ready for requests; `kv_memory_gib` of each. Raises UserError."""
+    """The model at `source`, over `tp` processes, ready for requests; `kv_memory_gib` of each.
+
+    `draft_tokens`: guesses a step (drafts.py). Raises UserError.
+    """
 
     def blocks_of(spec: ModelSpec, heads: int) -> int:
         each = BLOCK * token_bytes(spec, torch_dtype(dtype).itemsize, heads)
@@ -42,11 +47,12 @@ def open_engine(
             raise UserError(f"no block of the cache fits into {memory / GIB:g} GiB", "--kv-memory", how)
         return min(blocks, MOST_BLOCKS) if kv_memory_gib is None else blocks
 
+    drafter = NGram(draft_tokens) if draft_tokens else None
     if tp > 1:
         loaded, compute, blocks = spread(str(source), tp, blocks_of, device, dtype, trust_code, verify)
-        return Engine(loaded, Settings(kv_blocks=blocks, max_concurrency=max_concurrency), compute)
+        return Engine(loaded, Settings(kv_blocks=blocks, max_concurrency=max_concurrency, drafter=drafter), compute)
     loaded = load_for_generation(str(source), device, dtype, trust_code, verify)
     if not isinstance(loaded.model, Decoder):
         raise UserError("a module of your own has no paged cache", str(source), "use `generate`")
     blocks = blocks_of(loaded.model.spec, loaded.model.spec.kv_heads)
-    return Engine(loaded, Settings(kv_blocks=blocks, max_concurrency=max_concurrency))
+    return Engine(loaded, Settings(kv_blocks=blocks, max_concurrency=max_concurrency, drafter=drafter))

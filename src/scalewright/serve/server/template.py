@@ -21,6 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from scalewright.checkpoint.read import text_files
 from scalewright.model.load import is_checkpoint
+from scalewright.serve.load import Loaded
 from scalewright.spec.common.untrusted import inside, read_bytes
 from scalewright.spec.ends import CONFIG, json_object, token_name
 from scalewright.spec.errors import UserError
@@ -42,7 +43,12 @@ class ChatTemplate:
         """Whether the model has a template."""
         return self._template is not None
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
+    def ends(self, loaded: Loaded) -> frozenset[int]:
+        """The tokens that end an answer: the model's, and the `eos_token` of tokenizer_config.json."""
+        number = loaded.tokenizer.token_to_id(token_name(self._config, "eos_token") or "")
+        return loaded.end_of_text if number is None else loaded.end_of_text | {int(number)}
+
+    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] | None = None) -> str:
         """The text up to where the assistant begins; raises UserError for a chat that the template refuses."""
         if self._template is None:
             how = "use /v1/completions, or copy the chat_template.jinja of its training beside its tokenizer"
@@ -51,7 +57,7 @@ class ChatTemplate:
         tokens = {name: token for name in names if (token := token_name(self._config, name)) is not None}
         try:
             text: str = self._template.render(
-                **{**tokens, **variables, "messages": list(map(_flat, messages)), "add_generation_prompt": True}
+                **{**tokens, **(variables or {}), "messages": list(map(_flat, messages)), "add_generation_prompt": True}
             )
             return text
         except UserError:
