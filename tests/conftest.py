@@ -28,9 +28,9 @@ for number in (signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)):
 
 def pytest_collection_finish() -> None:
     """What all tests imported stays out of collections of garbage, with one of which each run begins."""
-    rank_image.shorten_probe()
     gc.collect()
     gc.freeze()
+    rank_image.shorten_starts()
 
 
 @pytest.fixture(scope="session", autouse=True)
