@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 107_000, 750  # of all kinds, in Python files
+LINES, FILES = 107_300, 750  # of all kinds, in Python files
 
 BUDGET = {
     "accept": 470,
@@ -25,7 +25,7 @@ BUDGET = {
     "dry_run": 1_060,  # kinds of memory as a plan has them
     "emit": 9_665,  # serving/: five engines, another's limits; bash/: scripts as bash reads them, bounded
     "evaluate": 210,
-    "explore": 455,  # a page, live and in a file
+    "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 610,
     "inference": 2_040,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
     "launch": 3_818,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
@@ -35,7 +35,7 @@ BUDGET = {
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
     "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
-    "report": 4_620,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
+    "report": 4_650,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
     "serve": 360,
     "spec": 6_970,  # six families; networks; all mistakes at once; what trainers recompute; prices in the same clouds
     "track": 1_190,  # a line before silence
