@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.cli.blocked import run_without_torch
 
 from scalewright.api import train
 from scalewright.checkpoint.verify import commit_text
@@ -169,6 +170,38 @@ def test_convert_there_and_back(call_cli, trained, tmp_path):
     ]
     assert texts[0] == texts[1] == texts[2]
     assert call_cli("convert", trained, tmp_path / "hf").code == 2
+
+
+def test_an_export_is_checked_where_it_is_written_and_later(call_cli, trained, tmp_path):
+    made = call_cli("convert", trained, tmp_path / "hf", "--json").json()
+    assert {finding["severity"] for finding in made["findings"]} <= {"warn", "note"}
+    sound = call_cli("convert", tmp_path / "hf", "--check")
+    assert (sound.code, "0 errors" in sound.out) == (0, True)
+    (tmp_path / "hf" / "generation_config.json").write_text('{"top_p": 2}')
+    wrong = call_cli("convert", tmp_path / "hf", "--check")
+    assert wrong.code == 1
+    assert re.search(r"error: top_p is 2, .* \(.*generation_config.json\): give in \(0, 1\]", wrong.out)
+    listed = call_cli("convert", tmp_path / "hf", "--check", "--json").json()
+    assert listed["ok"] is False
+    assert {"severity", "subject", "rule", "where", "what", "how"} == listed["findings"][0].keys()
+    assert "--check" in call_cli("convert", tmp_path / "hf").error
+    assert "no such folder" in call_cli("convert", tmp_path / "nowhere", "--check").error
+
+
+def test_an_export_of_what_is_not_finite_is_an_error(call_cli, trained, tmp_path, monkeypatch):
+    """It is written, to be looked at, and called what it is."""
+    from scalewright.checkpoint.lint import numbers
+
+    monkeypatch.setattr(numbers, "_finite", lambda export, tensor: False)
+    made = call_cli("convert", trained, tmp_path / "hf")
+    assert made.code == 1
+    assert "error: NaN or infinity in" in made.out
+
+
+def test_a_folder_is_checked_without_torch(call_cli, trained, tmp_path):
+    call_cli("convert", trained, tmp_path / "hf")
+    done = run_without_torch(["convert", str(tmp_path / "hf"), "--check"])
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(os.name == "nt", reason="modes of files")

@@ -160,7 +160,7 @@ def test_heads_are_counted_from_the_weights(name: str) -> None:
     if spec.kv_heads == 1 or spec.qk_norm == "full" or spec.o_bias:
         pytest.skip("one kv head, a norm over all heads, or a bias to be added once: the cut has more to it")
     block = model.layers["0"]
-    context, x = _context(model, ids), model._embed(ids, None)
+    context, x = _context(model, ids), model.embedded_tokens(ids, None)
     whole = block.attention(x, context)
     parts = []
     for half in range(2):
@@ -182,7 +182,7 @@ def test_heads_are_counted_from_the_weights(name: str) -> None:
 
 
 def _context(model: Decoder, ids: Tensor) -> Context:
-    x = model._embed(ids, None)
+    x = model.embedded_tokens(ids, None)
     return model.context(x, ids.shape[1], None, None, None)
 
 
@@ -218,7 +218,7 @@ def test_a_mask_is_for_few_queries_after_a_cache() -> None:
         assert context.sliding.mask is None
         cache = Cache(25)
         model(ids, cache=cache)
-        after = model.context(model._embed(ids[:, :1], None), 1, None, None, cache).sliding
+        after = model.context(model.embedded_tokens(ids[:, :1], None), 1, None, None, cache).sliding
         assert after.rule is None
         assert after.mask is not None
         assert after.mask.shape[-2:] == (1, 25)
@@ -229,7 +229,7 @@ def test_windows_side_by_side_begin_with_their_document() -> None:
     model, ids = make("windows-side-by-side"), tokens(1, 13)
     documents = torch.tensor([[0] * 7 + [1] * 6])
     for given, begins in ((None, [0] * 5 + [5] * 5 + [10] * 3), (documents, [0] * 5 + [5] * 2 + [7] * 5 + [12])):
-        rule = model.context(model._embed(ids, None), 13, None, given, None).sliding.rule
+        rule = model.context(model.embedded_tokens(ids, None), 13, None, given, None).sliding.rule
         assert rule is not None
         assert rule.first[0].tolist() == begins
 

@@ -14,6 +14,7 @@ from transformers.modeling_layers import MtpModel
 
 from devices import DEVICES
 from model.tiny_families import CASES, save, tokens
+from scalewright.checkpoint.lint import lint
 from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import HuggingFaceFolder, write_huggingface
 from scalewright.model.load import load_model, open_huggingface
@@ -38,12 +39,24 @@ def test_logits_equal_transformers(case: str, device: str, tmp_path: Path) -> No
     assert (found - expected).abs().max() < TOLERANCE
 
 
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tokenizer of few words."""
+    folder = tmp_path_factory.mktemp("words")
+    tokenizer = Tokenizer(models.WordLevel({f"w{n}": n for n in range(90)}, unk_token="w0"))
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_round_trip_gives_equal_tensors(case: str, tmp_path: Path) -> None:
+def test_round_trip_gives_equal_tensors_and_nothing_to_mend(case: str, words: Path, tmp_path: Path) -> None:
     theirs = save(case, tmp_path / "theirs")
+    assert {finding.rule for finding in lint(tmp_path / "theirs") if finding.subject != "tokenizer"} == set()
     reader = open_huggingface(tmp_path / "theirs")
-    files = write_huggingface(tmp_path / "ours", reader.spec, reader.read, max_shard_bytes=8_000)
+    files = write_huggingface(tmp_path / "ours", reader.spec, reader.read, max_shard_bytes=8_000, tokenizer_dir=words)
     assert len(files) > 1
+    assert [finding.line for finding in lint(tmp_path / "ours")] == []
     back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32)
     expected = theirs.state_dict()
     assert back.state_dict().keys() == expected.keys()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torch import Tensor
 from scalewright.checkpoint.card import model_card
 from scalewright.checkpoint.foreign.folder import ForeignFolder, find_foreign
 from scalewright.checkpoint.format import step_folder
+from scalewright.checkpoint.lint import lint
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, text_files
 from scalewright.checkpoint.write import Chunk, commit, make_empty, merge, write_chunks
 from scalewright.model.companions import Training, copy_origin
@@ -33,7 +34,7 @@ from scalewright.model.huggingface import MAX_SHARD_BYTES, torch_dtype, write_hu
 from scalewright.model.load import TensorReader, build, is_checkpoint, open_huggingface
 from scalewright.spec.common.untrusted import inside
 from scalewright.spec.ends import COMPANIONS, ORIGIN
-from scalewright.spec.errors import RunError, UserError
+from scalewright.spec.errors import Finding, RunError, UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import count, tensors
@@ -50,10 +51,11 @@ class Converted:
     tensors_checked: int  # read back and compared, all of them
     dtype: str
     compared: str = ""  # with transformers: what, or why not
+    findings: tuple[Finding, ...] = ()  # of a Hugging Face folder (lint/)
 
     def dump(self) -> dict[str, object]:
         """Plain data."""
-        return asdict(self)
+        return {**vars(self), "findings": [finding.row for finding in self.findings]}
 
 
 def convert(
@@ -72,8 +74,8 @@ def convert(
     that of the Hugging Face folder (default float32, as checkpoints are), `max_shard_bytes` the size of its files, and
     of the memory that is needed beside one tensor. `verify` compares the checkpoint's files with their checksums before
     they are converted. `check` compares a Hugging Face folder's logits with transformers' (null: a small one's); none
-    that differs stays. Raises UserError for a source of neither kind or an `out` that holds something, RunError when
-    the result reads back otherwise.
+    that differs stays. What else engines would trip over is in `findings`. Raises UserError for a source of neither
+    kind or an `out` that holds something, RunError when the result reads back otherwise.
     """
     source, out = Path(source), Path(out)
     if not source.exists():
@@ -120,7 +122,8 @@ def _to_huggingface(
     except RunError:
         shutil.rmtree(out)
         raise
-    return Converted(str(out), "huggingface", spec.name, parameters, checked, dtype, compared)
+    findings = tuple(lint(out))
+    return Converted(str(out), "huggingface", spec.name, parameters, checked, dtype, compared, findings)
 
 
 def _training(reader: CheckpointReader, spec: ModelSpec) -> Training:

@@ -111,6 +111,9 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal
     grouped, width = q.shape[1] != k.shape[1], v.shape[-1]
     if q.device.type == "cpu":
         v = widened(v, q.shape[-1])
+        if grouped and q.shape[2] == 1 and (mask is None or mask.shape[1] == 1):  # a group's heads as its queries
+            queries = q.view(len(q), k.shape[1], -1, q.shape[3])
+            return F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=scale).view(q.shape)[..., :width]
     # of a GPU's kernels flash takes groups but no mask; the memory-efficient one takes a mask but no groups
     flash = q.is_cuda and mask is None and q.dtype in (torch.bfloat16, torch.float16)
     if grouped and not (flash or q.device.type == "cpu"):

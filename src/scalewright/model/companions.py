@@ -82,7 +82,8 @@ def _positions(spec: ModelSpec, training: Training) -> int:
 
 
 def _copy(folder: Path, training: Training) -> None:
-    """The run's tokenizer files, and what else the origin has: its tokenizer's only if it is the same one."""
+    """The run's tokenizer files, and what else the origin has: its tokenizer's only if it is the same one; no code, as
+    transformers has all families that are written."""
     of_run, origin = training.tokenizer, training.origin
     if of_run is not None:
         for name in ("tokenizer.json", *COMPANIONS, GENERATION):
@@ -93,7 +94,8 @@ def _copy(folder: Path, training: Training) -> None:
     words, theirs = folder / "tokenizer.json", inside(origin, "tokenizer.json")
     another = words.is_file() and theirs.is_file() and words.read_bytes() != theirs.read_bytes()
     for name in _files(origin):
-        if name != "config.json" and not (folder / name).exists() and not (another and name in COMPANIONS):
+        left = name == "config.json" or name.endswith(".py") or (another and name in COMPANIONS)
+        if not left and not (folder / name).exists():
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(inside(origin, name), folder / name)
 
@@ -104,7 +106,7 @@ def _config(spec: ModelSpec, base: Mapping[str, Any]) -> dict[str, object]:
     if base.get("model_type") != ours["model_type"]:  # none, or that of a model for images, too
         return ours
     before = to_huggingface(read_huggingface(base))
-    kept = {key: value for key, value in base.items() if key != "quantization_config"}
+    kept = {key: value for key, value in base.items() if key not in ("quantization_config", "auto_map")}
     changes = {key: value for key, value in ours.items() if before.get(key) != value}
     lost = differences(spec, read_huggingface({**kept, **changes}, name=spec.name))
     return {**kept, **(ours if lost else changes)}
@@ -157,13 +159,21 @@ def end_of_text(tokenizer: Path) -> tuple[str, int] | tuple[None, None]:
     return (name, words[name]) if name is not None else (None, None)
 
 
+def token_ids(tokenizer: Path) -> dict[str, int]:
+    """The ids of a tokenizer.json's tokens; those added last, which come before others of an id. Raises what reading,
+    JSON and a file of another kind raise."""
+    content = read_json(tokenizer)
+    vocabulary = content.get("model", {}).get("vocab")
+    if isinstance(vocabulary, list):  # Unigram's pieces with their scores, in order
+        vocabulary = {str(piece): number for number, (piece, _) in enumerate(vocabulary)}
+    words = {str(token["content"]): int(token["id"]) for token in content.get("added_tokens") or ()}
+    return words | (vocabulary if isinstance(vocabulary, dict) else {}) | words
+
+
 def _tokens(tokenizer: Path) -> dict[str, int]:
-    """The ids of a tokenizer.json's tokens; those added last, which come before others of an id."""
+    """As `token_ids`; none where that can't be read."""
     try:
-        content = read_json(tokenizer)
-        vocabulary = content.get("model", {}).get("vocab")
-        words = {str(token["content"]): int(token["id"]) for token in content.get("added_tokens") or ()}
-        return words | (vocabulary if isinstance(vocabulary, dict) else {}) | words
+        return token_ids(tokenizer)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -27,7 +27,7 @@ from scalewright.model.rope import Tables, rotary_tables
 from scalewright.model.visible import added_mask, first_keys, is_visible, local_slopes
 from scalewright.spec.model import ModelSpec
 
-FEW = 16  # queries after a cache, for whose scores a mask is small
+FEW = 64  # queries after a cache, for whose scores a mask is small
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,18 @@ def make_context(
     seen = cache.add_documents(documents) if cache is not None else documents
     seen = seen if documents is not None else None
     views = _Views(spec, before, length, len(x), x.device, x.dtype, heads, seen, packing, cache is not None, compiled)
-    full = sliding = views.make(None)
-    if spec.sliding_window is not None and any(spec.window_pattern) and before + length > spec.sliding_window:
-        sliding = views.make(spec.sliding_window)
+    full, sliding = views.of_layers()
     rope, local_rope = rope_of(spec, positions)
     heat = temperature_of(spec, positions)
     return Context(positions, documents, rope, local_rope, full, sliding, cache, heat)
+
+
+def views_after(spec: ModelSpec, before: int, length: int, x: Tensor, heads: range) -> tuple[View, View]:
+    """What `length` tokens behind `before` cached ones of their row see: in layers without a window, and with one.
+
+    `x`: a tensor of the forward, for its device and dtype; `heads`: the query heads of this rank.
+    """
+    return _Views(spec, before, length, 1, x.device, x.dtype, heads, None, None, True, False).of_layers()
 
 
 def rope_of(spec: ModelSpec, positions: Tensor) -> tuple[Tables | None, Tables | None]:
@@ -126,6 +132,13 @@ class _Views:
     packing: Packing | None
     cached: bool
     compiled: bool
+
+    def of_layers(self) -> tuple[View, View]:
+        """Those of layers without a window, and with one."""
+        spec, full = self.spec, self.make(None)
+        if spec.sliding_window is None or not any(spec.window_pattern):
+            return full, full
+        return full, self.make(spec.sliding_window) if self.before + self.length > spec.sliding_window else full
 
     def make(self, window: int | None) -> View:
         """What layers of this window (None: unlimited) see."""

@@ -107,7 +107,7 @@ class Decoder(nn.Module):
         token that each prediction module takes at each place, in training, for Predictions of all depths; null = the
         modules are left out. `product`: the last stage returns what it makes of the head, in place of logits.
         """
-        hidden, context = self._run(*self.enter(tokens, positions, documents, cache, packing))
+        hidden, context = self.run(*self.enter(tokens, positions, documents, cache, packing))
         if not self.last:
             return hidden
         made = self.logits(hidden, product)
@@ -115,7 +115,7 @@ class Decoder(nn.Module):
             return made
         further = []
         for depth in range(len(ahead)):
-            hidden = self._predict(depth, hidden, ahead[depth], context)
+            hidden = self.predict(depth, hidden, ahead[depth], context)
             further.append(self.logits(hidden, product))
         return Predictions(made, tuple(further))
 
@@ -128,7 +128,7 @@ class Decoder(nn.Module):
         packing: Packing | None = None,
     ) -> Tensor:
         """As `forward` without the head: hidden [B, T, D], after the final norm in the last stage."""
-        return self._run(*self.enter(tokens, positions, documents, cache, packing))[0]
+        return self.run(*self.enter(tokens, positions, documents, cache, packing))[0]
 
     def draft(
         self,
@@ -147,7 +147,7 @@ class Decoder(nn.Module):
             problem = f"depth {depth}, and the model has {len(self.mtp)} prediction modules"
             raise UserError(problem, f"model '{self.spec.name}'", "use a depth from 1 up to that number")
         context = self.context(hidden, tokens.shape[1], positions, documents, None)
-        hidden = self._predict(depth - 1, hidden, tokens, context)
+        hidden = self.predict(depth - 1, hidden, tokens, context)
         return hidden, self.logits(hidden)
 
     def logits(self, hidden: Tensor, product: HeadProduct | None = None) -> Any:
@@ -172,8 +172,8 @@ class Decoder(nn.Module):
         """The values that all blocks share, with the device and dtype of x [B, T, D]."""
         return make_context(self.spec, x, length, self.heads, positions, documents, cache, packing, self.compiled)
 
-    def _run(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
-        """The hidden state, after the final norm in the last stage, and what its blocks shared."""
+    def run(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
+        """x [B, T, D] through the blocks, and in the last stage the final norm; and what its blocks shared."""
         for block in self.layers.values():
             x = block(x, context)
         if context.cache is not None:
@@ -198,13 +198,13 @@ class Decoder(nn.Module):
                 problem = f"{before + length} tokens in a row, and the model has learned {rows} positions"
                 raise UserError(problem, f"model '{self.spec.name}'", "use shorter rows")
             positions = torch.arange(before, before + length, device=tokens.device)[None]
-        x = self._embed(tokens, positions) if self.first else tokens
+        x = self.embedded_tokens(tokens, positions) if self.first else tokens
         if self.first and self.embedded is not None:
             self.embedded(x)
         return x, self.context(x, length, positions, documents, cache, packing)
 
-    def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
-        """[B, T] -> [B, T, D]."""
+    def embedded_tokens(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        """What the first block takes of tokens [B, T]: [B, T, D]; `positions` as in `forward`."""
         x = self._look_up(tokens)
         if self.positions is not None:
             x = x + self.positions(positions)
@@ -222,7 +222,8 @@ class Decoder(nn.Module):
         assert self.lender is not None, "only the ends of a model have the embedding"
         return self.lender()
 
-    def _predict(self, depth: int, hidden: Tensor, tokens: Tensor, context: Context) -> Tensor:
+    def predict(self, depth: int, hidden: Tensor, tokens: Tensor, context: Context) -> Tensor:
+        """The next hidden [B, T, D] by the prediction module of a depth, from 0 on; `tokens` [B, T] as in `draft`."""
         return self.mtp[str(depth)](hidden, self._look_up(tokens), context)  # type: ignore[no-any-return]
 
 

@@ -50,6 +50,7 @@ class LatentAttention(nn.Module):
         self.kv_down_norm = RMSNorm(mla.kv_lora_rank, NORM_EPS)
         self.latents = nn.Identity()  # where tensor parallelism hands c and r to the ranks of other heads
         self.kv_up = nn.Linear(mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim), bias=False)
+        self.halves: tuple[Tensor, Tensor] | None = None  # `to_heads`, where weights stay as they are: serving sets it
         self.core = Core(spec, self.sliding)
         self.o = nn.Linear(heads * mla.v_head_dim, d, bias=spec.o_bias)
 
@@ -91,12 +92,17 @@ class LatentAttention(nn.Module):
         k = torch.cat([plain, r[:, :, None].expand(-1, -1, plain.shape[2], -1)], dim=-1)
         return self.core(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), context)  # type: ignore[no-any-return]
 
-    def _absorbed(self, q: Tensor, c: Tensor, r: Tensor, context: Context) -> Tensor:
-        """The same from the latents of all tokens so far, [B, 1, S, L] and [B, 1, S, R]; [B, H, T, V]."""
+    def to_heads(self) -> tuple[Tensor, Tensor]:
+        """What makes each head's keys and values of a latent: [H, N, L] and [H, L, V]."""
         sizes = [self.mla.qk_nope_head_dim, self.mla.v_head_dim]
         to_key, to_value = torch.split(torch.unflatten(self.kv_up.weight, 0, (-1, sum(sizes))), sizes, dim=1)
-        plain, turned = torch.split(q, [sizes[0], self.mla.qk_rope_head_dim], dim=-1)
+        return to_key, to_value.transpose(1, 2)
+
+    def _absorbed(self, q: Tensor, c: Tensor, r: Tensor, context: Context) -> Tensor:
+        """The same from the latents of all tokens so far, [B, 1, S, L] and [B, 1, S, R]; [B, H, T, V]."""
+        to_key, to_value = self.to_heads() if self.halves is None else self.halves
+        plain, turned = torch.split(q, [self.mla.qk_nope_head_dim, self.mla.qk_rope_head_dim], dim=-1)
         by_latent = torch.einsum("bthn,hnl->bhtl", plain, to_key)
         queries = torch.cat([by_latent, turned.transpose(1, 2)], dim=-1)
         mixed = self.core(queries, torch.cat([c, r], dim=-1), c, context)
-        return torch.einsum("bhtl,hvl->bhtv", mixed, to_value)
+        return torch.einsum("bhtl,hlv->bhtv", mixed, to_value)

@@ -28,6 +28,8 @@ from scalewright.model.router import Choice, Kept, Router, tally
 from scalewright.model.torch_private import grouped_mm
 from scalewright.spec.model import ModelSpec
 
+VECTORS = 32  # numbers: two of the widest vectors
+
 
 class MoE(nn.Module):
     """x [B, T, D] -> [B, T, D]."""
@@ -90,15 +92,18 @@ class Experts(nn.Module):
         self.up = Stack(number, size, d, bias)
         self.down = Stack(number, d, size, bias)
         self.kind = spec.mlp_type
+        self.least_rows = 0  # that an expert with any takes: serving sets it, where a product of 1 row has other bits
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """rows [R, D], sorted by expert; counts int64 [E], which add up to R -> [R, D]."""
         aligned = all(size % 8 == 0 for size in self.up.weight.shape[1:])
         grouped = rows.is_cuda and rows.dtype == torch.bfloat16 and aligned  # what torch's grouped product takes
         sizes = None if grouped else on_host([counts], [len(rows)])[0]  # on a GPU, too: a copy that is waited for
-        if sizes is None or not costs_by_shape(rows):
+        if sizes is None or not (costs_by_shape(rows) or self.least_rows):
             return self._apply_to(rows, counts, sizes)
-        even = [even_rows(size) for size in sizes]
+        even = [even_rows(n) if costs_by_shape(rows) else max(n, self.least_rows) if n else 0 for n in sizes]
+        if self.least_rows and self.up.weight.shape[1] % VECTORS:
+            even[-1] += VECTORS  # where the end of a loop over all units lies, which other instructions compute
         zeros = rows.new_zeros(max(more - size for more, size in zip(even, sizes, strict=True)), rows.shape[1])
         parts = zip(torch.split(rows, sizes), even, strict=True)
         filled = torch.cat([x for part, size in parts for x in (part, zeros[: size - len(part)])])

@@ -1,1 +1,1 @@
-"""Text from a checkpoint or a Hugging Face folder: load.py, generate.py, text.py."""
+"""Use what was trained: one engine (paged cache, continuous batching), text from it, and a server before it."""

@@ -143,7 +143,12 @@ class Finding:
     @property
     def line(self) -> str:
         """WHAT is wrong (WHERE): HOW to mend it."""
-        return f"{self.what} ({self.place}): {self.how}"
+        return f"{self.what} ({self.place})" + (f": {self.how}" if self.how else "")
+
+    @property
+    def row(self) -> dict[str, str]:
+        """Of a file, as plain data."""
+        return {key: getattr(self, key) for key in ("severity", "subject", "rule", "where", "what", "how")}
 
 
 def worst(findings: Iterable[Finding]) -> Severity:

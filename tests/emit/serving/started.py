@@ -18,7 +18,7 @@ echo "$line"
 
 def started(folder: Path, emitted: Emitted, node: int, show: str = "") -> list[list[str]]:
     """[devices, program, words...] of each line that a node starts; with `show`, NIXL's address for devices."""
-    for name in ("vllm", "python", "trtllm-serve", "mpirun"):
+    for name in ("vllm", "python", "trtllm-serve", "mpirun", "llama-server", "llama-quantize", "hf"):
         program = folder / "bin" / name
         program.parent.mkdir(exist_ok=True)
         program.write_text(PRINT)
@@ -26,5 +26,5 @@ def started(folder: Path, emitted: Emitted, node: int, show: str = "") -> list[l
     (folder / "serve.sh").write_text(emitted.files["serve.sh"])
     places = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOSTS": "a b c d", "ADDRESS": "10.0.0.1", "SHOW": show}
     command = ["bash", str(folder / "serve.sh"), str(node)]
-    done = subprocess.run(command, env=places, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, env=places, cwd=folder, capture_output=True, text=True, check=True, timeout=60)
     return [line.split("|") for line in done.stdout.splitlines()]

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from tests.emit.serving.answers import answer
 from tests.emit.serving.started import started
+from tests.emit.serving.test_engines import LOADERS
 
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.serving.deployment import deployment
@@ -27,7 +28,7 @@ def laid_out(engine: str, question: str, **layout: int) -> Emitted:
     return write(engine, {**asked, "layout": {**asked["layout"], **layout}})
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LOADERS)
 def test_one_server_is_one_line(tmp_path: Path, engine: str) -> None:
     asked = answer("plain", ENGINES[engine].names[0])
     emitted = write(engine, asked)
@@ -55,7 +56,7 @@ def test_copies_on_a_node(tmp_path: Path) -> None:
     assert len({value(line, "--port") for line in lines}) == 4
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LOADERS)
 def test_prefill_apart(tmp_path: Path, engine: str) -> None:
     """5 replicas of 2 devices on nodes of 8: one prefills, four decode, the last on a second node."""
     emitted = write(engine, answer("apart", ENGINES[engine].names[0]))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def emit(
     trainer: Annotated[
-        str, argument("TRAINER", "megatron, torchtitan, accelerate, ...; vllm, sglang, trtllm, dynamo, kserve.")
+        str, argument("TRAINER", "megatron, torchtitan, ...; vllm, sglang, trtllm, llama.cpp, dynamo, kserve.")
     ],
     run: Annotated[str, argument("RUN", "A run file, or what `plan --json` or `inference --json` printed.")],
     overrides: Annotated[

@@ -1,4 +1,4 @@
-"""A served model in an engine's own words: launch lines (vLLM, SGLang, TensorRT-LLM) and manifests (Dynamo, KServe).
+"""A served model in an engine's words: launch lines (vLLM, SGLang, TensorRT-LLM, llama.cpp) and manifests (Kubernetes).
 
 answer of `inference --json` ──deployment.py──► Deployment ──engines.py──► flags ──lines.py──► serve.sh
                                                                               └──manifests.py──► deploy.yaml

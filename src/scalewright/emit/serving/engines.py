@@ -1,4 +1,4 @@
-"""Flags of vLLM, SGLang and TensorRT-LLM for a deployment, each in its own words.
+"""Flags of vLLM, SGLang, TensorRT-LLM and llama.cpp for a deployment, each in its own words.
 
               vLLM                            SGLang                            TensorRT-LLM
 tp, pp        --tensor-, --pipeline-parallel- --tp-size, --pp-size              --tp_size, --pp_size
@@ -7,8 +7,10 @@ attention_dp  --data-parallel-size            --attn-dp-size                    
 sequences     --max-num-seqs (a rank)         --max-running-requests (all)      --max_batch_size (a rank)
 memory        of all                          of weights and cache              of what is left for the cache
 
+llama.cpp splits layers over devices (--split-mode layer), and has slots that share a cache (--parallel, --ctx-size).
 Words as of vLLM 0.33 (vllm/engine/arg_utils.py), SGLang 0.5.23 (sglang/srt/arg_groups/fields) and TensorRT-LLM 1.2
-(tensorrt_llm/commands/serve.py, llmapi/llm_args.py), all Apache 2.0; comparisons/serving_parsers.py asks them.
+(tensorrt_llm/commands/serve.py, llmapi/llm_args.py), all Apache 2.0, which comparisons/serving_parsers.py asks; of
+llama.cpp at commit 00dc8057 (tools/server/README.md), MIT.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from scalewright.emit.serving import gguf
 from scalewright.emit.serving.deployment import Deployment, Report
 from scalewright.spec.errors import UserError
 
@@ -144,6 +147,46 @@ def options(d: Deployment, report: Report, role: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+SLOTS, BATCH = 256, 2048  # LLAMA_MAX_SEQ; its own --batch-size
+
+
+def llama_cpp(d: Deployment, report: Report, role: str) -> list[str]:
+    """Flags behind `llama-server -m FILE.gguf`."""
+    kv = {"bf16": "f16", "fp32": "f32", "int8": "q8_0", "int4": "q4_0"}
+    gguf.report_format(d, report)
+    if d.max_seqs > SLOTS and d.priced_as in ENGINES["llama.cpp"].names:
+        report.assume(f"no more than {SLOTS} requests are in flight: llama.cpp has no more slots")
+    elif d.max_seqs > SLOTS:
+        report.change("max_seqs", d.max_seqs, f"--parallel {SLOTS}", "llama.cpp has no more slots")
+    if d.devices > 1 and d.priced_as not in ENGINES["llama.cpp"].names:
+        why = "devices take turns: each holds whole layers"
+        report.change("layout", f"tp {d.tp}, pp {d.pp}", "--split-mode layer", why)
+    if d.ep > 1:
+        report.drop("layout.ep", d.ep, "experts lie where their layers do")
+    if d.attention_dp > 1:
+        report.drop("layout.attention_dp", d.attention_dp, "attention lies where its layer does")
+    slots, cache = min(d.max_seqs, SLOTS), _kv(d, report, "llama.cpp", kv)
+    method = _method(d, report, "llama.cpp")
+    if method == "draft" and d.draft and not gguf.is_gguf(d.draft):
+        report.assume(f"{d.draft} is a GGUF file, too: convert_hf_to_gguf.py makes one")
+    by_method: dict[str, dict[str, Any]] = {
+        "mtp": {"--spec-type": "draft-mtp", "--spec-draft-n-max": d.guesses},
+        "draft": {"--spec-type": "draft-simple", "--spec-draft-model": d.draft, "--spec-draft-n-max": d.guesses},
+        "ngram": {"--spec-type": "ngram-simple", "--spec-ngram-simple-size-n": 4,
+                  "--spec-ngram-simple-size-m": d.guesses},
+    }  # fmt: skip
+    guesses = by_method.get(method or "", {})
+    return flags_of(
+        {
+            "--gpu-layers": "all", "--split-mode": "layer" if d.devices > 1 else "none", "--parallel": slots,
+            "--kv-unified": True, "--ctx-size": min(d.longest, slots * d.max_len), "--kv-unified-per-slot": d.max_len,
+            "--batch-size": None if d.batched_tokens is None else max(BATCH, d.batched_tokens),
+            "--ubatch-size": d.batched_tokens, "--cache-type-k": cache, "--cache-type-v": cache,
+            "--flash-attn": "on" if cache in ("q8_0", "q4_0") else None, **guesses,
+        }
+    )  # fmt: skip
+
+
 def _weights(
     d: Deployment, report: Report, engine: str, made: dict[str, str], dtype: str, quantization: str
 ) -> dict[str, Any]:
@@ -177,6 +220,8 @@ def adapted(name: str, d: Deployment, report: Report) -> Deployment:
     if d.vendor in engine.without:
         how = "price another engine (--engine vllm) or other devices"
         raise UserError(f"{engine.title} doesn't run on devices of {d.vendor}", f"emit {name}", how)
+    if name == "llama.cpp":
+        d = _without_nodes(d, report)
     if d.priced_as in engine.names:
         return d
     report.change("max_batched_tokens", d.batched_tokens, f"{engine.title}'s own", f"it was {d.priced_as}'s")
@@ -190,6 +235,16 @@ def adapted(name: str, d: Deployment, report: Report) -> Deployment:
             report.change("max_len", d.max_len, str(held), "what the smaller cache holds of one sequence")
             d = replace(d, max_len=held)
     return replace(d, batched_tokens=None)
+
+
+def _without_nodes(d: Deployment, report: Report) -> Deployment:
+    """As llama-server has it: a node at most, which does all of a request. Raises UserError."""
+    if d.nodes_each > 1:
+        how = f"price at most {d.per_node} devices a replica (--engine llama.cpp)"
+        raise UserError(f"llama-server runs on a node, and a replica takes {d.nodes_each}", "emit llama.cpp", how)
+    if d.prefill:
+        report.drop("layout.prefill", d.prefill, "each server does both: they are replicas like the others")
+    return replace(d, prefill=0, replicas=d.replicas + d.prefill)
 
 
 def _kv(d: Deployment, report: Report, engine: str, words: dict[str, str]) -> str | None:
@@ -228,5 +283,8 @@ ENGINES = {
     "trtllm": Engine(
         "TensorRT-LLM", "1.2", ("trtllm-serve",), 8000, trtllm, ("tensorrt-llm",),
         0.9, ("amd", "google", "aws", "intel"),
+    ),
+    "llama.cpp": Engine(
+        "llama.cpp", "00dc8057", ("llama-server", "-m"), 8080, llama_cpp, ("llama.cpp",), 1.0, ("google", "aws"),
     ),
 }  # fmt: skip

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from scalewright.emit.emitted import Emitted, yaml_text
+from scalewright.emit.serving import gguf
 from scalewright.emit.serving.deployment import Deployment, Report
 from scalewright.emit.serving.engines import ENGINES, flags_of, options
 from scalewright.spec.common.shell import Expression, Word, command, quote
@@ -49,7 +50,7 @@ def write(engine: str, d: Deployment, report: Report) -> Emitted:
         report.assume(f"{servers[-1].number + 1} servers, each on a port of its own: put a router{router} before them")
     if nodes > 1 and engine == "vllm" and d.prefill:
         report.assume("caches are sent over the first address of `hostname -I`: set ADDRESS on a node for another")
-    if nodes > 1 and engine != "vllm" and servers[-1].number:
+    if nodes > 1 and engine in ("sglang", "trtllm") and servers[-1].number:
         report.assume("nodes are called node0, node1, ...: put their names in")
     files = {"serve.sh": _script(engine, d, report, servers, inside)}
     if engine == "trtllm":
@@ -99,13 +100,20 @@ def _script(engine: str, d: Deployment, report: Report, servers: list[Server], i
     if spread:
         head.append('read -ra hosts <<< "$HOSTS"')
     flags = {role: kind.flags(d, report, role) for role, _ in d.roles}
+    if engine == "llama.cpp":
+        head += gguf.conversion(d)
     if len(servers) == 1:
-        return "\n".join([*head, command(_words(engine, d, servers[0], inside, flags[""], 0)), ""])
+        fewer = engine == "llama.cpp" and servers[0].count < d.per_node  # it takes all that it sees
+        line = _environment(engine, d, servers[0], fewer, False) + command(
+            _words(engine, d, servers[0], inside, flags[""], 0)
+        )
+        return "\n".join([*head, line, ""])
     alone = servers[-1].number == 0
     body = [f"{_array(role)}=(\n  {command(words)}\n)" for role, words in flags.items()]
     body.append('case "${1:-0}" in')
     for node in range(nodes):
         here = [server for server in servers if server.node == node]
+        shared = len(here) > 1 or (engine == "llama.cpp" and here[0].count < d.per_node)
         body.append(f"{node})")
         for server in here:
             if engine == "trtllm" and server.rank:
@@ -113,7 +121,7 @@ def _script(engine: str, d: Deployment, report: Report, servers: list[Server], i
                 continue
             array = Expression(f"${{{_array(server.role)}[@]}}")
             words = _words(engine, d, server, inside, [array], 0 if alone else 1 + server.number)
-            body.append(f"  {_environment(engine, d, server, len(here) > 1, nodes > 1)}{command(words)} &")
+            body.append(f"  {_environment(engine, d, server, shared, nodes > 1)}{command(words)} &")
         if node == 0 and (router := _router(engine, d, servers)):
             body.append(f"  {command(router)} &")
         body.append("  ;;")
@@ -140,13 +148,13 @@ def _environment(engine: str, d: Deployment, server: Server, shared: bool, apart
 def _words(engine: str, d: Deployment, server: Server, inside: int, flags: Sequence[Word], behind: int) -> list[Word]:
     """The line of a server on one of its nodes; `behind`: ports that it stands behind the engine's own."""
     kind = ENGINES[engine]
-    words: list[Word] = [*kind.launch, d.checkpoint, *flags]
+    words: list[Word] = [*kind.launch, gguf.file(d) if engine == "llama.cpp" else d.checkpoint, *flags]
     if engine == "trtllm":
         words += ["--config", _yaml_name(server.role)]
         if d.nodes_each > 1:
             hosts = ",".join(f"{_host(server.node + rank)}:{server.count}" for rank in range(d.nodes_each))
             words = ["mpirun", "-n", str(d.devices), "-H", Expression(hosts), "trtllm-llmapi-launch", *words]
-    else:
+    elif engine != "llama.cpp":
         words += _joined(engine, d, server)
     if inside > 1:
         words += ["--data-parallel-size" if engine == "vllm" else "--dp-size", str(inside)]

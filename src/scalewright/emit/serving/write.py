@@ -13,7 +13,7 @@ from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 
 TARGETS = (*ENGINES, "dynamo", "kserve")
-ALIASES = {"tensorrt-llm": "trtllm", "trt-llm": "trtllm", "tensorrt_llm": "trtllm"}
+ALIASES = {"tensorrt-llm": "trtllm", "trt-llm": "trtllm", "tensorrt_llm": "trtllm", "llamacpp": "llama.cpp"}
 
 
 def is_target(name: str) -> bool:

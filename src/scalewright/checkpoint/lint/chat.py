@@ -1,0 +1,71 @@
+"""The chat template as an engine uses it: a turn that the model can end, and a prompt that begins its own.
+
+    user: hi │ <|im_start|>assistant\n │ hello │ <|im_end|>
+             └ generation prompt       └ turn  └ must be an eos id, or a server writes the user's next turn, too
+
+A stranger's template is rendered in a process of its own, with limits on time and memory (spec/chat.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scalewright.checkpoint.lint.ends import ending
+from scalewright.checkpoint.lint.folder import GENERATION, TOKENIZER_CONFIG, Export
+from scalewright.spec.chat import render_apart, special_tokens, templates
+from scalewright.spec.errors import Finding, UserError
+
+ASKED, ANSWER = "Where is north?", "Qwxyz north."  # an answer that no template writes by itself
+USER, ASSISTANT = {"role": "user", "content": ASKED}, {"role": "assistant", "content": ANSWER}
+
+
+def check(export: Export) -> Iterator[Finding]:
+    """Findings about the chat template; none where there is none."""
+    try:
+        held = templates(export.folder)
+    except UserError as error:
+        yield _problem("chat_template.jinja", "unread", error.what, error.how)
+        return
+    if not held:
+        return
+    where, template = next(iter(held.items()))
+    if len({text.strip() for text in held.values()}) > 1:
+        what = f"another template than in {list(held)[1]}: engines of different age take different ones"
+        yield Finding("chat", "two templates", "warn", what, "keep one of them", where=where)
+    try:
+        chats = [([USER, ASSISTANT], False), ([USER], True), ([USER], False)]
+        turn, asked, bare = render_apart(template, chats, special_tokens(export.json.get(TOKENIZER_CONFIG, {})))
+    except UserError as error:
+        yield _problem(where, "renders", error.what, error.how)
+        return
+    if ANSWER not in turn:
+        yield _problem(where, "turn", "it leaves out what the assistant wrote", "take the one of training")
+        return
+    before, _, after = turn.rpartition(ANSWER)
+    yield from _ended(export, where, after)
+    if asked == bare and turn.startswith(bare) and before[len(bare) :].strip():
+        what = f"no generation prompt: a model would have to write {before[len(bare) :]!r} itself"
+        yield _problem(where, "generation prompt", what, "render it under `if add_generation_prompt`")
+
+
+def _problem(where: str, rule: str, what: str, how: str) -> Finding:
+    return Finding("chat", rule, "problem", what, how, where=where)
+
+
+def _ended(export: Export, where: str, after: str) -> Iterator[Finding]:
+    """Whether what follows an answer has a token that ends generation."""
+    by_id = {number: name for name, number in export.words.items()}
+    ends = {name for number in ending(export) if (name := by_id.get(number))}
+    if not export.words or any(name in after for name in ends):
+        return
+    shown = sorted(ends) or "unknown"
+    closing = max((name for name in export.words if len(name) > 2 and after.strip().startswith(name)), key=len,
+                  default=None)  # fmt: skip
+    if closing is None:
+        what = f"nothing ends an assistant's turn: {after!r} follows it, and eos is {shown}"
+        yield _problem(where, "turn", what, "write eos_token behind what the assistant wrote")
+        return
+    # a base model that came with a template is no error: nobody chats with it
+    what = f"{closing} (id {export.words[closing]}) ends a turn, and eos is {shown}: a chat never stops"
+    how = f"add {export.words[closing]} to eos_token_id in {GENERATION}, if turns ended with it in training"
+    yield Finding("chat", "turn", "warn", what, how, where=where)

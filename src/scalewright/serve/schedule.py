@@ -1,0 +1,172 @@
+"""What the next forward computes: a pure function of the rows that run, those that wait, and the free blocks.
+
+    running  3: 210 of 210 + 1   decodes        ──► (3, start 210, 1 token)
+             5:  64 of 500       reads on       ──► (5, start  64, 64 tokens), (5, start 128, 64 tokens)
+    waiting  8:   0 of  90       is let in, if the blocks of its whole prompt are free
+
+One step has a budget of tokens. Rows that decode come first, so that a long prompt doesn't hold up others' next tokens;
+what is left goes to prompts, in the order of arrival, in whole blocks that begin at multiples of one: how a prompt is
+cut depends on nothing else that runs. (Agrawal et al. 2024, arXiv 2403.02310 §4; Yu et al. 2022, OSDI, §4.)
+
+Where a row needs a block and none is free, the youngest row gives up all of its own, waits at the front, and is
+computed again later (Kwon et al. 2023, arXiv 2309.06180 §4.5). The oldest row never does, and goes on in every step:
+nothing starves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from scalewright.serve.blocks import BLOCK, blocks_for
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much runs at once."""
+
+    tokens: int = 160  # of a step
+    rows: int = 32  # that run
+
+    def __post_init__(self) -> None:
+        assert self.tokens >= self.rows + BLOCK, "a step must have room for a token of every row and for a block"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A request, as its turn depends on it."""
+
+    number: int  # lower: came earlier
+    prompt: int  # tokens
+    tokens: int  # of the prompt, and those written so far
+    limit: int = 1 << 60  # tokens that it may have in the end
+    computed: int = 0  # tokens whose keys and values are in the cache
+    blocks: int = 0  # in its table
+    own: int = 0  # of them those that nobody else holds
+    drafts: int = 0  # guesses of the tokens behind the last
+    idle_hits: int = 0  # blocks of its prefix that are kept, and count as free until it takes them
+    hits: int = 0  # blocks of its prefix that the cache has, idle or held by others
+
+    @property
+    def decodes(self) -> bool:
+        """Whether only its last token isn't in the cache."""
+        return self.computed == self.tokens - 1 and self.computed >= self.prompt
+
+    def missing(self, count: int) -> int:
+        """Blocks that it lacks for `count` tokens more; guesses that failed may have left it one."""
+        return max(0, blocks_for(self.computed + count) - self.blocks)
+
+    @property
+    def soon(self) -> int:
+        """The tokens that it will have a block from now."""
+        return min(self.tokens + BLOCK, max(self.limit, self.tokens))
+
+
+class Item(NamedTuple):
+    """Tokens of one row that a forward computes: a piece of its prompt, or tokens that it wrote."""
+
+    number: int
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Behind its last token."""
+        return self.start + self.length
+
+
+@dataclass
+class Step:
+    """What to do next, in this order: take back, let in, compute."""
+
+    preempted: list[int] = field(default_factory=list)
+    admitted: list[int] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+
+
+def schedule(running: Sequence[Row], waiting: Sequence[Row], free: int, limits: Limits) -> Step:
+    """The next step; `free`: blocks that no row holds. `waiting` comes in the order of turns."""
+    step, budget = Step(), limits.tokens
+    alive = sorted(running, key=lambda row: row.number)
+    decoding = [row for row in alive if row.decodes]
+    reading = [row for row in alive if not row.decodes]
+    spare = max(0, budget - len(decoding) - (BLOCK if reading or waiting else 0))
+    for row in decoding:
+        if row.number in step.preempted:
+            continue
+        drafts = min(row.drafts, spare)
+        more = row.missing(1 + drafts)
+        if more > free and drafts:
+            drafts, more = 0, row.missing(1)
+        free = _make_room(step, alive, row, more, free)
+        if more > free:
+            continue
+        step.items.append(Item(row.number, row.computed, 1 + drafts))
+        free, budget, spare = free - more, budget - 1 - drafts, spare - drafts
+    for row in reading:
+        if row.number in step.preempted:
+            continue
+        count = sum(piece.length for piece in pieces(row, row.computed, budget))
+        free = _make_room(step, alive, row, row.missing(count), free)
+        _, free, budget = _take(step, row, row.computed, row.blocks, free, budget)
+    if not step.preempted:
+        _admit(step, alive, waiting, free, budget, limits)
+    return step
+
+
+def pieces(row: Row, start: int, budget: int) -> list[Item]:
+    """What of a row's tokens from `start` on fits into the budget: whole blocks of its prompt, then what it wrote."""
+    out = list[Item]()
+    while start < row.prompt:
+        count = min((start // BLOCK + 1) * BLOCK, row.prompt) - start
+        if count > budget:
+            return out
+        out.append(Item(row.number, start, count))
+        start, budget = start + count, budget - count
+    count = min(row.tokens - start, budget)
+    return [*out, Item(row.number, start, count)] if count > 0 else out
+
+
+def _take(step: Step, row: Row, start: int, blocks: int, free: int, budget: int) -> tuple[int, int, int]:
+    """Adds a row's pieces as far as blocks are free; (tokens taken, free blocks and budget that are left)."""
+    taken = 0
+    for piece in pieces(row, start, budget):
+        more = max(0, blocks_for(piece.end) - blocks)
+        if more > free:
+            break
+        step.items.append(piece)
+        free, blocks, taken = free - more, blocks + more, taken + piece.length
+    return taken, free, budget - taken
+
+
+def _make_room(step: Step, alive: list[Row], row: Row, more: int, free: int) -> int:
+    """Takes back the blocks of rows younger than `row`, the youngest first, until `more` are free; the free ones."""
+    while more > free:
+        younger = [r for r in alive if r.number > row.number and r.number not in step.preempted]
+        if not younger:
+            return free
+        last = younger[-1]
+        step.preempted.append(last.number)
+        end = max((item.end for item in step.items if item.number == last.number), default=0)
+        step.items = [item for item in step.items if item.number != last.number]
+        free += last.own + max(0, blocks_for(end) - last.blocks)
+    return free
+
+
+def _admit(step: Step, alive: Sequence[Row], waiting: Sequence[Row], free: int, budget: int, limits: Limits) -> None:
+    """Lets rows in, in their order, while the blocks of their prompts are free beside what earlier rows will need:
+    all of their own prompts, and a block each to go on."""
+    planned = {row.number: row.blocks for row in alive}
+    for item in step.items:
+        planned[item.number] = max(planned[item.number], blocks_for(item.end))
+    owed = sum(max(0, blocks_for(row.soon) - planned[row.number]) for row in alive)
+    for row in waiting[: max(0, limits.rows - len(alive))]:
+        needed = blocks_for(row.tokens) - row.hits + row.idle_hits
+        if needed + owed > free:
+            return
+        step.admitted.append(row.number)
+        free -= row.idle_hits
+        start = row.hits * BLOCK
+        taken, free, budget = _take(step, row, start, row.hits, free, budget)
+        owed += max(0, blocks_for(row.soon) - max(row.hits, blocks_for(start + taken)))
