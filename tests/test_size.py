@@ -19,13 +19,13 @@ BUDGET = {
     "bench": 700,
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
     "checkpoint": 2_720,  # lint/: what engines trip over in an export, five kinds of files
-    "cli": 3_960,  # serve and chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
+    "cli": 3_965,  # serve and chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
     "data": 3_175,  # which fraction validates; names of mended files
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
     "dry_run": 1_060,  # kinds of memory as a plan has them
     "emit": 9_760,  # serving/: six engines, another's limits, a GGUF file; bash/: scripts as bash reads them, bounded
     "evaluate": 210,
-    "explore": 455,  # a page, live and in a file
+    "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 610,
     "inference": 2_040,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
     "launch": 3_820,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
@@ -35,9 +35,9 @@ BUDGET = {
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
     "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
-    "report": 4_620,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
+    "report": 4_650,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
     "serve": 2_700,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI\'s API over HTTP, and a page before it
-    "spec": 7_065,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
+    "spec": 7_065,  # chats; families; networks; all mistakes at once; what trainers recompute; prices
     "track": 1_190,  # a line before silence
     "train": 6_441,  # folders that were moved; own optimizers tried, and measured
     "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced

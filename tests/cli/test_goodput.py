@@ -108,3 +108,10 @@ def test_mistakes_name_the_way_out(call_cli, tmp_path, monkeypatch, flags, words
     answer = call_cli("goodput", *flags)
     assert answer.code == 2
     assert words in answer.err
+
+
+def test_electricity_has_its_band_on_the_terminal(call_cli):
+    asked = ("goodput", "--devices", "512", "--params", "8B", "--cluster", "dgx-h100")
+    shown, answer = call_cli(*asked, "--all").out, json.loads(call_cli(*asked, "--json").out)
+    low, high = (answer["energy_kwh"][key] / 1e3 for key in ("p10", "p90"))
+    assert f"({low:.3g} to {high:.3g}) MWh" in shown

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import scalewright as sw
 from scalewright.explore.answer import picture, reasons, searched
 from scalewright.explore.state import State, read_state
+from scalewright.spec.common.formatting import count
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 
@@ -88,3 +91,25 @@ def test_a_search_s_points_are_priced_as_their_states():
     planned = sw.plan(STATE.model, STATE.cluster, 64, 4096, 256, explain=False)
     assert best["seconds"] == planned["best"][0]["step_time_s"]["p50"]
     assert best["gib"] == planned["best"][0]["memory_gib"]["peak"]
+
+
+def test_money_electricity_and_the_trainer_are_asked_about():
+    """The whole run's figures are those of `predict`; a price is the link's, or the list's."""
+    asked = replace(STATE, tokens=2 * 10**12, price=3.0, framework="megatron")
+    restored = read_state(asked.query(), {STATE.model}, {STATE.cluster})
+    assert restored == replace(asked, layout=restored.layout)
+    assert asked.command().endswith("--tokens 2000000000000 --price 3 --framework megatron")
+    shown = {tile["name"]: tile["value"] for tile in picture(asked)["tiles"]}
+    run = {"tokens": 2e12, "price": 3.0, "framework": "megatron"}
+    total = sw.predict(STATE.model, STATE.cluster, LAYOUT, 4096, explain=False, **run)["total"]
+    assert shown["Cost"] == f"{count(total['cost'])} USD"
+    assert shown["Whole run"] == f"{count(total['days'])} days"
+    assert {tile["name"]: tile["value"] for tile in picture(STATE)["tiles"]}["Cost"] != shown["Cost"]
+    keys = {row["key"]: row["value"] for row in picture(STATE)["controls"]}
+    assert (keys["tokens"], keys["price"], keys["framework"]) == (10**12, "of the list", "scalewright")
+
+
+@pytest.mark.parametrize("query", ["price=0", "price=much", "framework=../x", "tokens=1e12"])
+def test_a_link_with_no_such_price_or_trainer(query):
+    with pytest.raises(UserError):
+        read_state(f"{STATE.query()}&{query}", {STATE.model}, {STATE.cluster})

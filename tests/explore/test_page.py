@@ -69,6 +69,9 @@ return { first, named, moved, unlabelled,
   mistake: $("mistake").textContent, stale: $("now").classList.contains("stale"),
   plots: document.querySelectorAll(".uplot canvas").length, lanes: document.querySelectorAll("#now canvas").length,
   run_file: $("run_file").textContent,
+  told: [...document.querySelectorAll("#sliders .control")].map((row) => row.innerText.split(/\\s+/).join(" ")),
+  tiles: [...document.querySelectorAll("#now .tiles dt")].map((each) => each.textContent),
+  dashes: [...document.querySelectorAll(".u-value")].filter((each) => each.textContent === "--").length,
   picks: document.querySelectorAll("#best button").length, command: $("command").textContent,
   width: document.documentElement.scrollWidth, errors: errors };
 """
@@ -84,6 +87,7 @@ def test_a_file_without_a_server(start, tmp_path):
     check(shown)
     assert "isn't in the file: start `scalewright explore qwen2.5-0.5b" in shown["mistake"]
     assert "scalewright predict" in shown["mistake"]
+    assert {"Devices 8", "Sequence length 2,048", "Global batch 64", "Tokens of the run 1T"} <= {*shown["told"]}
     assert shown["width"] <= 500  # headless windows are no narrower; nothing sticks out of one
 
 
@@ -111,6 +115,8 @@ def check(shown):
     assert "micro_batch%3D1" in shown["moved"]["hash"]  # the layout beside
     assert shown["unlabelled"] == 0
     assert shown["plots"] == 2
+    assert shown["dashes"] == 0
+    assert {"Whole run", "Cost", "Energy"} <= {*shown["tiles"]}
     assert shown["lanes"] == 1
     assert shown["picks"] > 0
     assert "micro_batch=2" in shown["command"]

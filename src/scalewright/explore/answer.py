@@ -23,9 +23,11 @@ from scalewright.plan.search.objective import Goal
 from scalewright.plan.search.run_file import layout_file
 from scalewright.plan.search.search import search
 from scalewright.plan.stages import stages
-from scalewright.report.document import Estimate, PlanDocument, read_document
+from scalewright.plan.whole_run import WholeRun
+from scalewright.report.document import Estimate, PlanDocument, Reader, read_document
 from scalewright.report.layouts import with_precision
 from scalewright.report.page import Section, block_section, render_section
+from scalewright.report.present.bands import footprint
 from scalewright.report.present.blocks import Block
 from scalewright.report.present.prediction import (
     assumed_notes,
@@ -38,7 +40,7 @@ from scalewright.report.present.prediction import (
     what_if,
 )
 from scalewright.report.sections import plan_memory, plan_pipeline
-from scalewright.spec.common.formatting import decimal, short_time
+from scalewright.spec.common.formatting import count, decimal, short_time
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.question import Question
@@ -65,12 +67,13 @@ class Priced:
 def price_state(state: State) -> Priced:
     """What the state costs; raises UserError for a layout that can't be, with one that can."""
     place = load_cluster(state.cluster)
-    question, notes = ask(state.model, place, state.seq_len)
+    question, notes = ask(state.model, place, state.seq_len, framework=state.framework)
     prediction, assumed = ask_layout(question, notes, dict(state.layout))
+    run = WholeRun(state.tokens, state.price).of(question).on(place)
     keys = {key: value for key, value in layout_keys(prediction.request).items() if key != "dp"}
-    full = State(state.model, state.cluster, question.seq_len, keys)
+    full = replace(state, seq_len=question.seq_len, layout=keys)
     layout = Layout.parse(keys, "layout")
-    return Priced(question, layout, answer(prediction, explain=False, assumed=assumed), full)
+    return Priced(question, layout, answer(prediction, run=run, explain=False, assumed=assumed), full)
 
 
 def picture(state: State) -> dict[str, Any]:
@@ -113,7 +116,24 @@ def tiles(document: PlanDocument, best: Estimate) -> list[dict[str, str]]:
         ("Tokens", f"{rate:,.0f}/s", "of all devices", ""),
         ("Memory", f"{decimal(best.peak_gib, 3)} GiB", f"{memory}{words}, {decimal(usable, 3)} usable", tone),
     ]
+    rows += _whole_run(best.read.part("total"))
     return [dict(zip(("name", "value", "note", "tone"), row, strict=True)) for row in rows]
+
+
+def _whole_run(total: Reader) -> list[tuple[str, str, str, str]]:
+    """Days, money and electricity of all tokens, failures included; those that are known."""
+    days, band = total.number("days") or 0.0, total.part("band")
+    rows = [("Whole run", f"{count(days)} days", f"{_ends(band.part('days'))} in 8 of 10, failures included", "")]
+    if (cost := total.number("cost")) is not None:
+        rows.append(("Cost", f"{count(cost)} {total.text('currency')}", f"{_ends(band.part('cost'))} in 8 of 10", ""))
+    if energy := total.part("energy_kwh").numbers():
+        co2 = footprint(energy, total.part("co2_kg").numbers())
+        rows.append(("Energy", f"{count(energy['p50'] / 1e3)} MWh", co2, ""))
+    return rows
+
+
+def _ends(band: Reader) -> str:
+    return " to ".join(count(band.number(end) or 0.0) for end in ("p10", "p90"))
 
 
 def reasons(states: Sequence[State]) -> list[dict[str, str]]:
@@ -162,7 +182,7 @@ def _point(choice: Choice, asked: State) -> dict[str, Any]:
     prediction = choice.prediction
     keys = {key: value for key, value in choice.keys.items() if key != "dp"}
     return {
-        "state": State(asked.model, asked.cluster, asked.seq_len, keys).query(),
+        "state": replace(asked, layout=keys).query(),
         "name": " · ".join(with_precision(choice.keys)),
         "seconds": prediction.step_time_s, "gib": prediction.peak_gib,
         "said": f"{short_time(prediction.step_time_s)}, {decimal(prediction.peak_gib, 3)} GiB",

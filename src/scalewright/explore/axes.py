@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import gcd
 from typing import Any, get_args
 
 from scalewright.explore.state import State
+from scalewright.plan.frameworks import OURS, framework_names
 from scalewright.spec.layout import Layout, Precision, ScheduleName
 from scalewright.spec.model import ModelSpec
 
@@ -14,33 +16,46 @@ TITLES = {
     "devices": "Devices", "seq_len": "Sequence length", "global_batch": "Global batch", "tp": "Tensor parallel",
     "pp": "Pipeline parallel", "virtual_stages": "Stages a rank", "cp": "Context parallel", "ep": "Expert parallel",
     "dp_replicate": "Replicas (HSDP)", "zero_stage": "ZeRO level", "micro_batch": "Micro-batch",
+    "tokens": "Tokens of the run", "price": "USD a device and hour", "framework": "Trainer",
     "recompute": "Recompute", "schedule": "Schedule", "precision": "Precision", "offload": "Offload",
 }  # fmt: skip
-RUN = ("devices", "seq_len", "global_batch")  # what a search holds fixed
+BESIDE = ("tokens", "price", "framework")  # the layout: money and electricity, and whose step
+RUN = ("devices", "seq_len", "global_batch", *BESIDE)  # what a search holds fixed
+LISTED = "of the list"
 FORGETS = {  # keys that follow from others again, once one of these was moved
     "tp": ("sp",), "pp": ("stage_layers",), "pp=1": ("virtual_stages", "schedule"), "cluster": ("precision",),
     "virtual_stages": ("stage_layers", "schedule"), "schedule": ("stage_layers", "virtual_stages"),
 }  # fmt: skip
 LONGEST = 20  # powers of two
+PRICES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0)
 
 
 def controls(state: State, model: ModelSpec) -> list[dict[str, Any]]:
     """Each axis: key, title, values in order, and the present one, which is always among them."""
     rows = []
     for key, values in choices(state, model).items():
-        value = state.seq_len if key == "seq_len" else state.layout.get(key)
+        value = _value(state, key)
         if value is not None and not isinstance(value, (dict, list, tuple)):
-            numeric = all(isinstance(each, int) for each in values)
+            numeric = all(isinstance(each, (int, float)) for each in values)
             stops = sorted({*values, value}) if numeric else [*dict.fromkeys([*values, value])]
             rows.append({"key": key, "title": TITLES[key], "values": stops, "value": value, "run": key in RUN})
     return rows
+
+
+def _value(state: State, key: str) -> Any:
+    """What the state has of an axis; what it leaves to the list or to this package in words."""
+    if key == "price" and state.price is None:
+        return LISTED
+    if key == "framework" and state.framework is None:
+        return OURS
+    return getattr(state, key) if key in (*BESIDE, "seq_len") else state.layout.get(key)
 
 
 def moved(state: State, key: str, value: Any) -> State:
     """The state after a move of one slider, as the page's script writes it."""
     lost = {*FORGETS.get(key, ()), *FORGETS.get(f"{key}={value}", ())}
     layout = {name: each for name, each in {**state.layout, key: value}.items() if name not in lost}
-    return State(state.model, state.cluster, state.seq_len, layout)
+    return replace(state, layout=layout)
 
 
 def choices(state: State, model: ModelSpec) -> dict[str, Sequence[Any]]:
@@ -57,6 +72,8 @@ def choices(state: State, model: ModelSpec) -> dict[str, Sequence[Any]]:
         "virtual_stages": [1, 2, 3, 4, 5, 6, 8], "recompute": ["none", "selective", "full"],
         "schedule": get_args(ScheduleName), "precision": [p for p in get_args(Precision) if p != "auto"],
         "offload": get_args(Layout.model_fields["offload"].annotation),
+        "tokens": [step * 10**power for power in range(9, 14) for step in (1, 2, 5)],
+        "price": [LISTED, *PRICES], "framework": framework_names(),
     }  # fmt: skip
 
 

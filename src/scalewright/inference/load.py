@@ -110,7 +110,7 @@ class Times:
         fit = cost.most_sequences(t, self.context)  # paged: a request holds what it has reached
         self.most = np.where(cost.most_sequences(t, t.input_len + t.output_len) < 1, 0, np.maximum(fit, 0))
         self.top = np.maximum(self.most, 1)
-        self.kept = t.of(c, "kept") * t.of(c, "release") * t.of(c, "door")
+        self.kept = t.of(c, "kept") * t.of(c, "release")
         self.further = np.maximum(t.output_len - 1, 0)  # tokens behind the first, which the prefill gives
         self.steps = self.further / cost.tokens_per_step(t)
         self.apart = t.prefills > 0
@@ -127,8 +127,9 @@ class Times:
         return np.asarray(self.steps * cost.decode_s(self.t, self.c, batch, self.context) / self.share(batch))
 
     def filled(self, batch: Array) -> Array:
-        """Seconds of a batch's prefills."""
-        return np.asarray(batch * cost.prefill_s(self.t, self.c, batch) / self.share(batch))
+        """Seconds of a batch's prefills, and of what others hold up at the door."""
+        door = np.maximum(batch - 1, 0) * self.t.of(self.c, "door")
+        return np.asarray(batch * cost.prefill_s(self.t, self.c, batch) / self.share(batch) + door)
 
     def prefilled(self) -> Array:
         """Requests a second that replicas which only prefill take, in batches of eight."""

@@ -23,7 +23,7 @@ from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.hardware.topology import Level
 from scalewright.spec.model import ModelSpec
 
-FAMILIES = ("ampere", "hopper", "blackwell", "ada", "amd", "tpu")
+FAMILIES = ("ampere", "hopper", "blackwell", "ada", "amd", "tpu", "apple")
 LIKE = {"blackwell-ultra": "blackwell", "rubin": "blackwell", "volta": "ampere", "turing": "ampere"}
 FAST = ("nvlink", "xgmi", "ici", "neuronlink")
 HALF = 2.0  # bytes of an activation
@@ -293,6 +293,8 @@ def _link(level: Level) -> str:
 
 
 def _family(cluster: ClusterSpec) -> str:
+    if cluster.device.kind == "cpu":
+        return "cpu"
     name = cluster.device.resolved_family.name
     name = LIKE.get(name, name)
     return name if name in FAMILIES else "other"

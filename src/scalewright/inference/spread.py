@@ -22,7 +22,7 @@ def sigmas(t: Columns, c: Constants, of: str = "rate") -> np.ndarray:
     names = [setup.names for setup in t.setups]
     unknown = {
         "engine": [n["host"].removeprefix("host.") not in MEASURED for n in names],
-        "device": [n["memory"].endswith((".other", ".tpu")) for n in names],
+        "device": [n["memory"].endswith((".other", ".tpu", ".cpu")) for n in names],
         "experts": [s.hit < 1 for s in t.setups],
         "network": [n["reduce"] == "reduce.network" and s.tp > 1 for n, s in zip(names, t.setups, strict=True)],
     }

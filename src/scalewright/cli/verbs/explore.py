@@ -8,7 +8,7 @@ from typing import Annotated
 
 from scalewright.cli.options import Force, Json, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
-from scalewright.cli.verbs.predict import AS_WELL, LAYOUT, Cluster, Model, read_pairs
+from scalewright.cli.verbs.predict import AS_WELL, LAYOUT, Cluster, Framework, Model, Price, Tokens, read_pairs
 from scalewright.spec.errors import UserError
 
 
@@ -18,6 +18,9 @@ def explore(
     seq_len: Annotated[int | None, flag("Tokens of a sequence.")] = None,
     devices: Annotated[int | None, flag("All devices.")] = None,
     layout: Annotated[str | None, option("KEY=VALUE,...", "Where to start: tp=8,pp=4.", "--layout")] = None,
+    framework: Framework = None,
+    tokens: Tokens = None,
+    price: Price = None,
     out: Annotated[Path | None, option("FILE", "Write one page that needs no server, with a search's layouts.")] = None,
     port: Annotated[int, flag("Where the page is served; 0: any free port.")] = 8642,
     host: Annotated[str, flag("Who may see it: 127.0.0.1 is this machine alone.")] = "127.0.0.1",
@@ -39,7 +42,7 @@ def explore(
     if devices is not None:
         keys["devices"] = devices
     with only_answer(json), working("pricing"):
-        start = starting(model, cluster, seq_len, keys)
+        start = starting(model, cluster, seq_len, keys, framework=framework, tokens=tokens, price=price)
         if out is not None:
             path = write_page(start, out, force)
     if out is not None:

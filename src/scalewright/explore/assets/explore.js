@@ -33,10 +33,11 @@
 
   // The command line of a state, for a page that can't ask; the server writes the same (state.py).
   function command(from, verb) {
-    const run = ["model", "cluster", "seq_len"];
+    const flags = ["tokens", "price", "framework"], run = ["model", "cluster", "seq_len", ...flags];
+    const more = flags.filter((key) => from.get(key)).map((key) => ` --${key} ${from.get(key)}`).join("");
     const pairs = [...from].filter(([key]) => !run.includes(key)).map(([key, value]) => `${key}=${paired(key, value)}`).join(",");
     const quoted = /^[\w@%+=:,./-]*$/.test(pairs) ? pairs : `'${pairs}'`;
-    return `scalewright ${verb} ${from.get("model")} --cluster ${from.get("cluster")} --seq-len ${from.get("seq_len")} --layout ${quoted}`;
+    return `scalewright ${verb} ${from.get("model")} --cluster ${from.get("cluster")} --seq-len ${from.get("seq_len")} --layout ${quoted}${more}`;
   }
 
   function paired(key, value) {
@@ -73,7 +74,7 @@
     const why = await ask("reasons", query);
     if (query === state.toString() && !why.error) for (const id of ["what_if", "evidence"]) $(id).innerHTML = why[id] || "<p class='card note'>Nothing that helps.</p>";
     if (query === state.toString() && !why.error) $("run_file").textContent = why.run_file;
-    const run = ["model", "cluster", "seq_len", "devices", "global_batch", "precision"].map((key) => state.get(key)).join();
+    const run = ["model", "cluster", "seq_len", "devices", "global_batch", "precision", "framework"].map((key) => state.get(key)).join();
     if (run === searchedFor) return;
     searchedFor = run;
     $("searching").textContent = "Searching…";
@@ -130,7 +131,7 @@
   // ---- controls -------------------------------------------------------------------------------------------
   function sliders() {
     for (const key of ["model", "cluster"]) if ($(key)) $(key).value = state.get(key);
-    const rows = now.controls.map((row) => frozen ? held(row) : row).filter((row) => !frozen || row.values.length > 1);
+    const rows = now.controls.map((row) => frozen ? held(row) : row);
     const box = $("sliders");
     const keys = rows.map((row) => row.key).join();
     if (box.dataset.keys !== keys) {
@@ -140,6 +141,7 @@
     for (const row of rows) {
       const input = $(`axis-${row.key}`), at = row.values.indexOf(row.value);
       input.stops = row.values;
+      input.disabled = row.values.length < 2; // what a file has one value of is told, and stays
       if (input.type === "range") { input.max = row.values.length - 1; input.value = at; }
       else input.replaceChildren(...row.values.map((value) => new Option(value, value, false, value === row.value)));
       told(input, row.value);
@@ -149,7 +151,7 @@
   // In a file: the values that some layout of it has.
   function held(row) {
     const values = new Set(frozen.states.map((each) => each.get(row.key)));
-    return { ...row, values: row.values.filter((value) => values.has(String(value))) };
+    return { ...row, values: row.values.filter((value) => value === row.value || values.has(String(value))) };
   }
 
   function control(row) {
@@ -170,14 +172,16 @@
 
   function told(input, value) {
     if (input.type !== "range") return;
-    input.previousElementSibling.textContent = value.toLocaleString("en-US");
+    input.previousElementSibling.textContent = value >= 1e9 ? words.count(value) : value.toLocaleString("en-US");
     input.setAttribute("aria-valuetext", value);
   }
 
   function change(key, value) {
     state.set(key, value);
+    if (typeof value === "string" && /^of /.test(value)) state.delete(key); // what it is without being stated
     for (const name of [...forgets[key] || [], ...forgets[`${key}=${value}`] || []]) state.delete(name);
-    if (key === "model") state = new URLSearchParams(["model", "cluster", "seq_len", "devices", "global_batch"].map((name) => [name, state.get(name)]));
+    if (key === "model") state = new URLSearchParams(["model", "cluster", "seq_len", "devices", "global_batch", "tokens", "price", "framework"]
+      .filter((name) => state.has(name)).map((name) => [name, state.get(name)]));
     update();
   }
 

@@ -10,6 +10,12 @@ const plots = (() => {
     values: (plot, splits) => splits.map((value) => value === null ? "" : values(value)),
   });
 
+  // Without a pointer over it a legend has no figures, and the plot's x no line.
+  function idle(plot) {
+    for (const value of plot.root.querySelectorAll(".u-value")) if (value.textContent === "--") value.firstChild.nodeValue = "";
+    plot.root.querySelector(".u-legend").classList.toggle("idle", plot.cursor.idx == null);
+  }
+
   // Draws columns [x, y, y, ...] into the element of this id; a plot of the same series gets new numbers only.
   function show(id, columns, options) {
     const place = document.getElementById(id);
@@ -19,7 +25,7 @@ const plots = (() => {
       return made[id].plot.setData(columns);
     }
     made[id]?.plot.destroy();
-    const plot = new uPlot({ ...size, legend: { live: true }, cursor: { drag: { x: false, y: false } }, ...options.uplot }, columns, place);
+    const plot = new uPlot({ ...size, legend: { live: true }, cursor: { drag: { x: false, y: false } }, hooks: { ready: [idle], setLegend: [idle] }, ...options.uplot }, columns, place);
     made[id] = { plot, key: options.key };
   }
 

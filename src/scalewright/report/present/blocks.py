@@ -12,19 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+PROSE, WRAPS = 26, 16  # characters of a cell
 Tone = Literal["", "good", "warn", "bad"]
 Cell: TypeAlias = str | int | float | None
 
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence behind its label; of a `listed` one, a list, one line is shown unasked."""
+    """A sentence behind its label; of a `listed` one, a list, one line is shown unasked; a page lists its `items`."""
 
     label: str
     text: str
     tone: Tone = ""
     detail: bool = False
     listed: bool = False
+    items: Sequence[str] = ()
+
+    @classmethod
+    def of_items(cls, label: str, items: Sequence[str], nothing: str = "") -> Line:
+        """A list in one sentence."""
+        return cls(label, ", ".join(items) or nothing, listed=True, items=items)
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,11 @@ class Table:
     few: int | None = None
     spare: Sequence[str] = ()
     short: int | None = None
+
+    def widths(self) -> list[str]:
+        """Of each column whether its cells are sentences (`prose`), or words that may `wrap`, else as they are."""
+        longest = [max((len(str(row[at])) for row in self.rows), default=0) for at in range(len(self.heads))]
+        return ["prose" if length > PROSE else "wrap" if length > WRAPS else "" for length in longest]
 
     def cells(self, everything: bool) -> tuple[list[str], list[list[Cell]]]:
         """The heads and the rows to show."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from scalewright.report.present.bands import footprint, span
 from scalewright.report.present.blocks import Block, Line, Note, Shown, Table
 from scalewright.spec.common.formatting import count, counted, decimal, share
 
@@ -31,7 +32,7 @@ def show_budget(answer: JSON) -> Shown:
         late = " (too late)" if answer["meets_deadline"] is False else ""
         title = f"{size}: {plan['devices']:,} x {plan['device']} for {_time(budget['days'])}{late}"
     head = [*_deadline(answer), _model(answer), _loss(answer), *_takes(answer), Line("next", _next(answer))]
-    head.append(Line("assumed", ", ".join(answer["assumed"]), listed=True))
+    head.append(Line.of_items("assumed", answer["assumed"]))
     return Shown(
         title, head, [*_clusters(answer), *_doubts(answer), *_serve(answer), *_epochs(answer), *_tables(answer)]
     )
@@ -61,23 +62,11 @@ def _loss(answer: JSON) -> Line:
     return Line("loss", f"{text} on {loss['corpus']}, {loss['tokenizer']}{beyond}", "" if loss["inside"] else "warn")
 
 
-def _span(band: JSON | None, unit: str = "") -> str:
-    if band is None:
-        return ""
-    return f"{count(band['p50'])}{unit} ({count(band['p10'])} to {count(band['p90'])})"
-
-
 def _time(days: float, ends: Sequence[float] = ()) -> str:
     """`30.0 days (24.6 to 36.5)`; short ones in hours or minutes."""
     times, unit = next(((n, unit) for n, unit in ((1, "days"), (24, "hours")) if days * n >= 1), (1440, "minutes"))
     usual, *band = (decimal(value * times, 3) for value in (days, *ends))
     return f"{usual} {unit}" + (f" ({' to '.join(band)})" if band else "")
-
-
-def _weight(band: JSON, small: str, large: str) -> str:
-    """In thousands of the small unit where it is that much."""
-    times, unit = (1e3, large) if band["p50"] >= 1e3 else (1.0, small)
-    return f"{_span({key: value / times for key, value in band.items()})} {unit}"
 
 
 def _takes(answer: JSON) -> Iterator[Line]:
@@ -87,8 +76,8 @@ def _takes(answer: JSON) -> Iterator[Line]:
             "takes", f"{budget['flops']:.3g} FLOPs ({decimal(budget['pf_days'], 3)} PF-days); --cluster: time and money"
         )
         return
-    cost = f", {_span(total['cost'])} {total['currency']}" if total["cost"] else ", no price known (--price)"
-    energy = f"{_weight(total['energy_kwh'], 'kWh', 'MWh')}, {_weight(total['co2_kg'], 'kg', 't')} of CO2"
+    cost = f", {span(total['cost'])} {total['currency']}" if total["cost"] else ", no price known (--price)"
+    energy = footprint(total["energy_kwh"], total["co2_kg"])
     hours = f"{count(budget['device_hours'])} device-hours"
     days = _time(budget["days"], [total["days"][key] for key in ("p10", "p90")])
     yield Line("takes", f"{days} for these tokens, {hours}{cost}; {energy}")
@@ -119,8 +108,8 @@ def _clusters(answer: JSON) -> Iterator[Block]:
         return
     rows = [
         [row["cluster"], f"{row['devices']:,}", _ends(row), share(row["mfu"]), count(row["params"]),
-         _span(row["total"]["cost"]), decimal(row["cost_per_million_tokens"], 3), _span(row["total"]["energy_kwh"]),
-         _span(row["total"]["co2_kg"])]
+         span(row["total"]["cost"]), decimal(row["cost_per_million_tokens"], 3), span(row["total"]["energy_kwh"]),
+         span(row["total"]["co2_kg"])]
         for row in clusters
     ]  # fmt: skip
     heads = ("cluster", "devices", "days", "MFU", "params", "cost", "a million tokens", "kWh", "kg CO2")
@@ -129,7 +118,7 @@ def _clusters(answer: JSON) -> Iterator[Block]:
     serves = any(row["serve_per_million"] for row in clusters)
     rows = [
         [row["cluster"], decimal(row["price"], 3), *(count(row["rents"].get(kind)) for kind in kinds),
-         count(row["buy_below"]), *([_span(row["serve_per_million"])] if serves else ())]
+         count(row["buy_below"]), *([span(row["serve_per_million"])] if serves else ())]
         for row in clusters
     ]  # fmt: skip
     served = ("a million served",) if serves else ()
@@ -160,7 +149,7 @@ def _serve(answer: JSON) -> Iterator[Block]:
     ]
     if money:
         cheap, start = money["best"], money["optimum"]
-        bill = f"{_span(cheap['total'])} ({count(cheap['train']['p50'])} to train)"
+        bill = f"{span(cheap['total'])} ({count(cheap['train']['p50'])} to train)"
         dear = f"{count(start['total']['p50'])} ({count(start['train']['p50'])} to train) for {count(start['params'])}"
         lines.append(
             f"in {answer['total']['currency']}: {count(cheap['params'])} on {count(cheap['tokens'])} tokens, "

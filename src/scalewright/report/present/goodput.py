@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from scalewright.report.present.bands import footprint
 from scalewright.report.present.blocks import Bar, Bars, Block, Line, Note, Shown, Table
 from scalewright.spec.common.formatting import counted, duration, metric, share, short_time
 
@@ -53,8 +54,7 @@ def _head(answer: Mapping[str, Any]) -> Iterator[Line]:
     if cost is not None:
         yield Line("cost", f"{cost['p50']:,.0f} {answer['currency']} ({cost['p10']:,.0f} to {cost['p90']:,.0f})")
     if answer["energy_kwh"] is not None:
-        kwh, kg = answer["energy_kwh"], answer["co2_kg"]
-        yield Line("energy", f"{kwh['p50'] / 1e3:,.4g} MWh, {kg['p50'] / 1e3:,.4g} t of CO2", detail=True)
+        yield Line("energy", footprint(answer["energy_kwh"], answer["co2_kg"]), detail=True)
     spares = answer["spares"]
     if spares["used"] is None:
         yield Line("spares", "no node is awaited: the seconds of a restart that are given are all of it")

@@ -35,7 +35,7 @@ def show_inference(answer: Mapping[str, Any]) -> Shown:
         kwh, kg = (f"{band['p50']:.3g} {unit} ({band['p10']:.3g} to {band['p90']:.3g})"
                    for band, unit in zip(used, ("kWh", "kg of CO2"), strict=True))  # fmt: skip
         head.append(Line("energy", f"{kwh} and {kg} a million tokens of output"))
-    head.append(Line("assumed", ", ".join(answer["assumed"]) or "nothing: all of it was given", listed=True))
+    head.append(Line.of_items("assumed", answer["assumed"], "nothing: all of it was given"))
     return Shown(_title(answer), head, list(_blocks(answer)))
 
 

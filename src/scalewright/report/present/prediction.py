@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from scalewright.report.document import KINDS, Estimate, PlanDocument, Reader
 from scalewright.report.layouts import is_ours, one_line, with_precision
+from scalewright.report.present.bands import footprint
 from scalewright.report.present.blocks import Bar, Bars, Block, Line, Note, Shown, Table, Tone
 from scalewright.spec.common.formatting import count, decimal, gib, share, short_time
 from scalewright.spec.step_parts import PART_TERMS, RISK_TERMS, TOO_LARGE
@@ -125,7 +126,7 @@ def between(low: str, high: str) -> str:
 
 
 def assumed_line(assumed: Sequence[str]) -> Line:
-    return Line("assumed", ", ".join(dict.fromkeys(assumed)) or "nothing: all of it was given", listed=True)
+    return Line.of_items("assumed", list(dict.fromkeys(assumed)), "nothing: all of it was given")
 
 
 def lacking(best: Estimate) -> str:
@@ -224,10 +225,7 @@ def _figures(best: Estimate) -> Iterator[Line]:
             yield Line("whole run", "8 of 10 take " + ", ".join(bands))
         energy, co2 = total.part("energy_kwh").numbers(), total.part("co2_kg").numbers()
         if len(energy) == len(co2) == 3:
-            kwh, kg = ([number for _, number in sorted(part.items())] for part in (energy, co2))
-            power = f"{kwh[1] / 1e3:,.4g} MWh ({kwh[0] / 1e3:,.4g}-{kwh[2] / 1e3:,.4g})"
-            text = f"{power}, {kg[1] / 1e3:,.4g} t of CO2 ({kg[0] / 1e3:,.4g}-{kg[2] / 1e3:,.4g})"
-            yield Line("energy", text)
+            yield Line("energy", footprint(energy, co2))
         if left_out := total.text("left_out"):
             lost = total.number("failures_device_hours") or 0.0
             yield Line("in it", f"saves, stops and restarts, {lost:,.0f} device-hours; not in it: {left_out}")
