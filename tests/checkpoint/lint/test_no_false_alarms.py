@@ -15,7 +15,7 @@ from scalewright.checkpoint.lint.folder import CONFIG, Export
 from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.presets import _entries
 
-EOS, BOS = "<|im_end|>", "<|endoftext|>"
+EOS, BUFFER = "<|im_end|>", "model.layers.0.self_attn.rotary_emb.inv_freq"
 T, G, J = "tokenizer_config.json", "generation_config.json", "chat_template.jinja"
 # Each in the manner of a public family, with this tokenizer's tokens in the place of its own.
 TEMPLATES = {
@@ -40,7 +40,7 @@ TEMPLATES = {
     ),
     "thoughts before the answer, a mask, tools": (
         "{% if tools %}{{ tools | tojson(indent=2) }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
-        "{% if m.role == 'assistant' %}{% generation %}<think>\n\n</think>\n{{ m.content }}<|im_end|>{% endgeneration %}"
+        "{% if m.role == 'assistant' %}{% generation %}<think>\n</think>\n{{ m.content }}<|im_end|>{% endgeneration %}"
         "{% else %}{{ m.content }}<|im_end|>{% endif %}\n{% if loop.index > 99 %}{% break %}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
     ),
@@ -57,9 +57,7 @@ KEPT: dict[str, Change] = {
         T, eos_token={"content": EOS, "lstrip": False}, added_tokens_decoder={"2": {"content": EOS, "special": True}}
     ),
     "templates by name": edited(T, chat_template=[{"name": "tool_use", "template": "{{ tools[0] }}"}]),
-    "rotary buffers": tensors(
-        lambda held: held.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
-    ),
+    "rotary buffers": tensors(lambda held: held.update({BUFFER: torch.ones(4)})),
     "Mistral's own file": written("consolidated.safetensors", b"\x00"),
     "papers": written("README.md", "# A model\n"),
 }
@@ -68,7 +66,7 @@ KEPT: dict[str, Change] = {
 def buffered(content: dict[str, dict[str, object]]) -> None:
     """The index of a file with rotary buffers."""
     weight_map = content["weight_map"]
-    weight_map["model.layers.0.self_attn.rotary_emb.inv_freq"] = min(map(str, weight_map.values()))
+    weight_map[BUFFER] = min(map(str, weight_map.values()))
     content["metadata"]["total_size"] = int(str(content["metadata"]["total_size"])) + 16
 
 
@@ -114,8 +112,8 @@ def test_a_family_that_is_not_known_is_looked_at_all_the_same(clean: Path, tmp_p
     shutil.copytree(clean, tmp_path / "export")
     edited(CONFIG, model_type="zebra", architectures=["ZebraForCausalLM"])(tmp_path / "export")
     assert [(f.rule, f.severity) for f in lint(tmp_path / "export")] == [("family", "note")]
-    tensors(lambda held: held.popitem()[1].fill_(float("nan")))(tmp_path / "export")
-    assert {f.rule for f in lint(tmp_path / "export")} == {"family", "index"}
+    tensors(lambda held: held.popitem())(tmp_path / "export")
+    assert {f.rule for f in lint(tmp_path / "export")} == {"family", "index", "total_size"}
 
 
 def test_weights_in_a_format_of_their_own(tmp_path: Path) -> None:
