@@ -24,8 +24,8 @@ import numpy as np
 from scalewright.inference import load
 from scalewright.inference.constants import constants
 from scalewright.inference.fit import left_out
-from scalewright.inference.score import LATENCIES, Runs, by_source, latencies, predicted, read_table, runs_of
-from scalewright.inference.spread import TENTH, WAITING, sigmas
+from scalewright.inference.score import LATENCIES, Runs, by_source, outcomes, read_table, runs_of
+from scalewright.inference.spread import TENTH, sigmas
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "comparisons" / "results"
@@ -36,17 +36,16 @@ TABLE = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.
 def figures(runs: Runs, without: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Errors by source and in all; `without`: predicted by constants that never saw a row's source."""
     served = load.serve(runs.columns, constants(), runs.loads)
-    width = TENTH * sigmas(runs.columns, constants())
-    seconds = latencies(runs, constants())
-    wide = {"ttft_s": WAITING * width, "tpot_s": width}
+    wide = {name: TENTH * sigmas(runs.columns, constants(), name) for name in ("rate", *LATENCIES)}
+    shipped = outcomes(runs, constants())
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "rows": len(runs.asked) + len(runs.refused), "expressed": len(runs.asked),
         "scored": int(np.isfinite(runs.measured).sum()),
-        **errors(runs, predicted(runs, constants()), without["rate"], runs.measured, width),
+        **errors(runs, shipped["rate"], without["rate"], runs.measured, wide["rate"]),
         "fits_pct": 100 * float(served.fits.mean()),
         "latencies": {
-            name: errors(runs, seconds[name], without[name], runs.latency(name), wide[name]) for name in LATENCIES
+            name: errors(runs, shipped[name], without[name], runs.latency(name), wide[name]) for name in LATENCIES
         },
     }  # fmt: skip
 

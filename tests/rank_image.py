@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).resolve().parent
 PATHS = [str(TESTS), str(TESTS.parent)]
 NAME = Path(__file__).stem
-PROBE_S = 0.03  # a rate that no test looks at: a run's peak is timed for 0.3 s otherwise, at each start
+PROBE_S = 0.03  # a rate that no test looks at: a run's peak is timed for 0.3 s otherwise
 
 
 def shorten_probe() -> None:
-    """A run that starts in this process times its peak for a moment."""
-    precision = sys.modules.get("scalewright.train.precision")
+    """The first run that starts in this process times its peak for a moment; later ones take that."""
+    precision: Any = sys.modules.get("scalewright.train.precision")
     if precision is not None:
-        precision.matmul_rate = partial(precision.matmul_rate, seconds=PROBE_S)
+        precision.matmul_rate = cache(partial(precision.matmul_rate, seconds=PROBE_S))
 
 
 def fill() -> None:
@@ -39,10 +40,15 @@ def fill() -> None:
     import layout_steps
     import runs
     import worlds
-    from scalewright.train import worker
+    from scalewright.track.environment import environment
+    from scalewright.train import precision, worker
 
-    del numpy, psutil, pytest, torch, layout_steps, runs, tests, worlds, worker
     shorten_probe()
+    torch.set_num_threads(1)  # threads of a product would be lost in a fork
+    for kind in ("fp32", "bf16"):
+        precision.matmul_rate(kind)
+    environment()  # which looks for versions once a process
+    del numpy, psutil, pytest, torch, layout_steps, runs, tests, worlds, worker
 
 
 if any("multiprocessing.forkserver" in argument for argument in sys.orig_argv):

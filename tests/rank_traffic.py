@@ -32,6 +32,7 @@ from scalewright.spec.volumes import (
     BUCKET_BYTES,
     COUNT,
     SUMMED_ALONE,
+    Activations,
     Collective,
     ContextRank,
     Exchanges,
@@ -83,12 +84,12 @@ def step_traffic(
     local = replace(local, seq_len=seq_len, balance=balance, compress=compress)
     count: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
-    sends = _rank(local, seq_len, 2 if low else FP32)
+    width = 2 if low else FP32
+    held, sends = _rank(local, width), _activations(local, seq_len, width)
     over_cp = context_parallel(_context(local, sends))
     over_ep = expert_parallel(_expert(local, sends))
     for transfer in (
-        *data_parallel(sends), *tensor_parallel(sends), *over_cp, *over_ep, *partial_sums(sends),
-        messages(sends),
+        *data_parallel(held), *tensor_parallel(sends), *over_cp, *over_ep, *partial_sums(held), messages(sends)
     ):  # fmt: skip
         key = local.axis(transfer.axis), transfer.kind
         count[key] += int(transfer.calls)
@@ -144,15 +145,13 @@ def _rank_tensors(model: ModelSpec, layout: Layout, rank: int) -> _RankTensors:
     return _RankTensors(model, layout, grid, coords, stages, tensors)
 
 
-def _rank(local: _RankTensors, seq_len: int, width: int) -> Rank:
-    """The numbers of one rank that `volumes.py` needs."""
+def _rank(local: _RankTensors, width: int) -> Rank:
+    """The numbers of one rank's weights and gradients that `volumes.py` needs."""
     layout, sizes = local.layout, local.grid.size_of
-    sharded, tokens = is_sharded(layout), layout.micro_batch * seq_len // layout.cp
-    stream = tokens * local.model.hidden_size * width
+    sharded = is_sharded(layout)
     return Rank(
         zero_stage=layout.zero_stage,
         pp=layout.pp,
-        tp=layout.tp,
         accumulation=layout.accumulation,
         fsdp=sizes["fsdp"] if sharded else 1,
         replicas=layout.dp_replicate,
@@ -161,11 +160,6 @@ def _rank(local: _RankTensors, seq_len: int, width: int) -> Rank:
         groups=tuple(_groups(local, experts=False)) if sharded else (),
         buckets=() if sharded or sizes["gradient"] == 1 else tuple(_buckets(local, experts=False)),
         partial=tuple(_partial(local)),
-        exchanges=_exchanges(local, seq_len, tokens),
-        stream=stream,
-        tokens=tokens,
-        message=stream // layout.tp if layout.sp else stream,
-        borders=_borders(local),
         experts=Shards(
             sizes["efsdp"] if sharded else 1,
             tuple(_groups(local, experts=True)) if sharded else (),
@@ -174,7 +168,24 @@ def _rank(local: _RankTensors, seq_len: int, width: int) -> Rank:
     )
 
 
-def _context(local: _RankTensors, rank: Rank) -> ContextRank:
+def _activations(local: _RankTensors, seq_len: int, width: int) -> Activations:
+    """The numbers of what its micro-batches send."""
+    layout = local.layout
+    tokens = layout.micro_batch * seq_len // layout.cp
+    stream = tokens * local.model.hidden_size * width
+    return Activations(
+        tp=layout.tp,
+        accumulation=layout.accumulation,
+        exchanges=_exchanges(local, seq_len, tokens),
+        width=width,
+        stream=stream,
+        tokens=tokens,
+        message=stream // layout.tp if layout.sp else stream,
+        borders=_borders(local),
+    )
+
+
+def _context(local: _RankTensors, rank: Activations) -> ContextRank:
     """What its blocks send over `cp`."""
     model, layout = local.model, local.layout
     query, key_value = (max(1, heads // layout.tp) for heads in (model.num_attention_heads, model.kv_heads))
@@ -192,7 +203,7 @@ def _context(local: _RankTensors, rank: Rank) -> ContextRank:
     )
 
 
-def _expert(local: _RankTensors, rank: Rank) -> ExpertRank:
+def _expert(local: _RankTensors, rank: Activations) -> ExpertRank:
     """What its blocks of experts send over `ep` and `etp`; rows as a capacity leaves them at even loads."""
     layout, moe, sparse = local.layout, local.model.moe, rank.exchanges.sparse
     factor, parts = local.balance.capacity_factor, layout.cp * layout.tp

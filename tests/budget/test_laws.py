@@ -7,7 +7,7 @@ import math
 import pytest
 
 from scalewright.budget.answer import neighbours
-from scalewright.budget.laws import INSIDE, find_law, laws, worth_of
+from scalewright.budget.laws import INSIDE, find_law, laws, tokens_for_loss, worth_of
 from scalewright.budget.recipe import recipes, usual
 from scalewright.budget.serve import serve
 from scalewright.budget.shape import make_shape, size_of
@@ -95,7 +95,7 @@ def test_the_optimum_of_a_parametric_law_has_the_least_loss() -> None:
 
 def test_four_epochs_are_worth_nearly_as_many_tokens() -> None:
     """3.726 of 4 (huggingface/datablations' constants); 40 epochs less than half; none repeated: as they are."""
-    decay = find_law("muennighoff").repeats
+    decay = find_law("muennighoff").repeats["tokens"]
     assert float(worth_of(4.0, 1.0, decay)) == pytest.approx(3.7257, abs=1e-4)
     assert float(worth_of(40.0, 1.0, decay)) < 20
     assert float(worth_of(0.5, 1.0, decay)) == 0.5
@@ -160,3 +160,34 @@ def test_published_runs_nearby() -> None:
 def test_an_unknown_law_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'chinchilla"):
         find_law("chinchila-1")
+
+
+def test_repeats_make_parameters_worth_less_as_well_as_tokens() -> None:
+    """Equations 5 to 7 of 2305.16264, worked by hand of its constants, and its code's printed optimum."""
+    law = find_law("muennighoff")
+    called_for = law.params(25e9)
+    again = 4 * called_for
+    params, tokens = law.worth(again, 100e9, 25e9)
+    assert params == pytest.approx(called_for * (1 + 5.309743 * (1 - math.exp(-3 / 5.309743))))
+    assert tokens == pytest.approx(25e9 * 3.7257, rel=1e-4)
+    assert law.worth(called_for / 2, 100e9, 25e9)[0] == called_for / 2  # fewer than are called for: all of them
+    assert law.worth(again, 25e9, 25e9) == (again, 25e9)  # nothing is read twice
+    size, read = law.best(1e22, 25e9)  # huggingface/datablations, README: 9.493 epochs, 7.02B, on a grid of 500
+    assert (read / 25e9, size) == (pytest.approx(9.493, rel=0.02), pytest.approx(7.0224e9, rel=0.02))
+
+
+@pytest.mark.parametrize("name", ["besiroglu", "kaplan", "hoffmann", "muennighoff"])
+def test_repeats_cost_more_the_larger_the_model(name: str) -> None:
+    law = find_law(name)
+    few, many = law.params(1e10) / 2, law.params(1e10) * 20
+    lost = [float(law.predict(size, 2e11, 1e10) - law.predict(size, 2e11)) for size in (few, many)]
+    assert 0 < lost[0] < lost[1]
+
+
+def test_a_loss_is_reached_with_the_repeats_that_it_takes() -> None:
+    law = find_law("besiroglu")
+    new, again = (tokens_for_loss(law, 1e9, 2.6, unique) for unique in (None, 5e9))
+    assert again > new > 5e9
+    assert float(law.predict(1e9, again, 5e9)) == pytest.approx(2.6)
+    with pytest.raises(UserError, match=r"on 1e\+09 unique tokens is"):
+        tokens_for_loss(law, 1e9, 2.6, 1e9)

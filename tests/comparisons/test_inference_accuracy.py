@@ -10,7 +10,7 @@ import inference_accuracy
 import numpy as np
 
 from scalewright.inference.constants import constants
-from scalewright.inference.score import LATENCIES, latencies, predicted, read_table, runs_of
+from scalewright.inference.score import LATENCIES, outcomes, read_table, runs_of
 
 
 def test_the_page_has_the_newest_figures() -> None:
@@ -20,7 +20,7 @@ def test_the_page_has_the_newest_figures() -> None:
 
 def test_figures_of_some_rows() -> None:
     runs = runs_of(read_table()[::20])
-    found = inference_accuracy.figures(runs, {"rate": predicted(runs, constants()), **latencies(runs, constants())})
+    found = inference_accuracy.figures(runs, outcomes(runs, constants()))
     assert found["left_out"]["median_of_sources_pct"] == found["shipped"]["median_of_sources_pct"]
     assert found["scored"] == np.isfinite(runs.measured).sum()
     assert 0 <= found["left_out"]["inside_pct"] <= 100

@@ -8,9 +8,11 @@ import pytest
 
 import scalewright as sw
 from scalewright.inference.ask import Wanted, ask
+from scalewright.inference.batch import answers as batch_answers
 from scalewright.inference.load import ENDLESS, Load
 from scalewright.inference.search import Found, _ranked, apart_gain, pareto, search
 from scalewright.inference.setup import Shape
+from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 
 PROMISED = {
@@ -152,3 +154,49 @@ def test_a_table_comes_back_line_by_line(call_cli, tmp_path):
     assert good["id"] == "1"
     assert good["output_tokens_per_s"]["p50"] > 100
     assert set(bad) == {"id", "error"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"engine": "tensorrt-llm", "cluster": "mi300x"}, "tensorrt-llm doesn't run on mi300x"),
+        ({"engine": "jetstream"}, "jetstream doesn't run on h100-sxm .*use vllm or sglang"),
+        ({"engine": "llama.cpp", "cluster": "tpu-v5e"}, "llama.cpp doesn't run on tpu-v5e"),
+        ({"engine": "llama.cpp", "precision": "fp8"}, "llama.cpp has no weights in fp8"),
+        ({"engine": "trtllm", "precision": "q4_k_m"}, "tensorrt-llm has no weights in q4_k_m"),
+        ({"precision": "mxfp4"}, "mxfp4 has experts alone, and llama-3.1-8b has none"),
+    ],
+)
+def test_engines_devices_and_weights_that_there_are_not(asked, why):
+    cluster = asked.pop("cluster", "h100-sxm")
+    with pytest.raises(UserError, match=why):
+        sw.inference("llama-3.1-8b", cluster, explain=False, **asked)
+    columns = {key: asked[key] for key in ("engine", "precision") if key in asked}
+    (row,) = batch_answers([{"model": "llama-3.1-8b", "device": cluster, "n_devices": 1, **columns}])
+    assert set(row) == {"id", "error"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "note"),
+    [
+        ({"precision": "fp8"}, "fp8 weights unpacked to 16 bits: a100-sxm-80 has no fp8 units"),
+        ({"precision": "q4_k_m"}, "q4_k_m in vllm, which calls it experimental"),
+    ],
+)
+def test_what_is_unusual_is_said(asked, note):
+    got = sw.inference("llama-3.1-8b", "dgx-a100-80g", explain=False, **asked)
+    assert any(line.startswith(note) for line in got["assumed"])
+    plain = sw.inference("llama-3.1-8b", "dgx-h100", explain=False, precision="fp8")
+    assert not any("unpacked" in line or "experimental" in line for line in plain["assumed"])
+
+
+def test_experts_in_parts_of_a_stage_s_ranks():
+    """Here tp counts all ranks of a stage, and not those beside ep."""
+    with pytest.raises(UserError, match=r"ep 8 doesn't divide tp 1, which here counts all ranks .* or tp=8"):
+        sw.inference("mixtral-8x7b", "dgx-h100", layout={"tp": 1, "ep": 8}, explain=False)
+
+
+def test_one_sequence_is_not_1_sequences():
+    got = sw.inference("llama-3.1-8b", "dgx-h100", layout={"tp": 1}, max_seqs=1, concurrency=2)
+    assert "the engine's 1 slot: 1 sequence a replica at a time, the rest wait" in got["bottleneck"]
+    assert "fits; 1 sequence at most" in str(got)

@@ -46,9 +46,20 @@ def test_a_batch_reads_the_experts_that_it_hits():
     t = table([asked("deepseek-v3", "hgx-h200", layout={"tp": 8})])
     dense = float(t.block_bytes[0] / (t.bandwidth[0]))
     one, many = (float(cost.matrices(t, IDEAL, np.array([n]))[0]) - dense for n in (1.0, 64.0))
+    alike = float(cost.matrices(t, IDEAL | {"experts.alike": 0.8}, np.array([64.0]))[0]) - dense
     whole = float(t.expert_bytes[0] / t.bandwidth[0])
     assert one == pytest.approx(whole * 8 / 256)
     assert many == pytest.approx(whole * (1 - (1 - 8 / 256) ** 64), rel=1e-6)
+    assert alike == pytest.approx(whole * (1 - (1 - 8 / 256) ** 64**0.8), rel=1e-6)  # as so many that choose apart
+
+
+def test_what_the_host_does_beside_the_device_is_hidden():
+    question = asked(layout={"tp": 1})
+    shown, hidden = (seconds(question, 64, c=constants() | {"hidden.modern": share}) for share in (0.0, 1.0))
+    c = constants()
+    assert shown - hidden == pytest.approx(c["host.vllm"] + 64 * c["sequence.vllm"])
+    older = asked(layout={"tp": 1}, engine_version="0.5")
+    assert seconds(older, 64) == pytest.approx(shown)  # one after the other
 
 
 def test_int8_weights_become_bound_by_compute_at_half_the_batch():

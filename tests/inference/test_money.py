@@ -15,6 +15,8 @@ from scalewright.spec.errors import UserError
         ({"price": 2.0, "prices": "/nosuch.yaml"}, "--price and --prices are both given"),
         ({"price": 2.0, "cloud": "aws"}, "--price and --cloud are both given"),
         ({"price": -1.0}, "price is -1"),
+        ({"price": 0.0}, "price is 0"),
+        ({"price": 2.0, "currency": "XXX"}, "currency is 'XXX'"),
         ({"price": 2.0, "currency": "EU"}, "currency is 'EU'"),
     ],
 )

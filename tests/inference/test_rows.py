@@ -61,6 +61,14 @@ def test_a_time_of_each_token_that_counts_the_waiting_is_not_one():
     assert row(tpot_ms_p50="12", ttft_ms_p50="50").tpot_s == pytest.approx(0.012)
 
 
+def test_latencies_of_a_client_that_got_its_tokens_late_are_none():
+    """GPUStack: 512 in flight at 18.27 requests/s are 28 s each, not 0.6 to the first token and 1 after it."""
+    heaps = {"concurrency_or_batch": "512", "ttft_ms_p50": "646", "tpot_ms_p50": "3.42", "output_len": "281"}
+    got = row(**heaps, requests_per_s="18.27", output_tokens_per_s="5203")
+    assert (got.ttft_s, got.tpot_s, got.rate) == (None, None, 5203)
+    assert row(**heaps, requests_per_s="200", output_tokens_per_s="56200").ttft_s == pytest.approx(0.646)
+
+
 def test_loads_in_the_words_of_sources():
     assert row(concurrency_or_batch="offline: all requests queued").load.number == load.ENDLESS
     peak = row(concurrency_or_batch="peak 984.00", notes="mean lengths; 1000 requests, all sent at once unless ...")

@@ -72,8 +72,12 @@ def test_a_plan_for_money_takes_the_list_s_price_of_that_cloud() -> None:
         plan("llama-3.2-1b", "hgx-h800", **asked)
 
 
-def test_a_run_file_s_tokens_are_those_of_the_whole_run(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text("model: llama-3.2-1b\ntrain: {tokens: 1e11}\ndata: {train: D, seq_len: 4096}\n")
+@pytest.mark.parametrize("length", ["tokens: 1e11", "steps: 381470"])  # of 64 x 4,096 tokens
+def test_a_run_file_s_tokens_are_those_of_the_whole_run(tmp_path: Path, length: str) -> None:
+    (tmp_path / "run.yaml").write_text(
+        f"model: llama-3.2-1b\ntrain: {{{length}}}\ndata: {{train: D, seq_len: 4096}}\n"
+        "layout: {devices: 8, global_batch: 64}\n"
+    )
     answer = predict(read(tmp_path / "run.yaml"), "dgx-h100", devices=8, explain=False)
     assert answer["total"]["energy_kwh"]["p50"] > 0
     assert "tokens 100B (of the run file)" in answer["assumed"]
@@ -84,3 +88,13 @@ def test_a_stated_price_is_not_looked_up(key: str) -> None:
     for verb, keys in ((predict, {"layout": {"devices": 8}}), (plan, {"devices": 8, "global_batch": 64})):
         with pytest.raises(UserError, match=f"--price and --{key} are both given"):
             verb("llama-3.2-1b", "dgx-h100", seq_len=4096, tokens=1e9, price=2.0, **{key: "aws"}, **keys)
+
+
+def test_spare_nodes_are_paid_for_as_goodput_pays_them() -> None:
+    asked = ("llama-3.1-8b", "dgx-h100", {"devices": 1024, "tp": 8}, 8192)
+    answer = predict(*asked, tokens=1e12, explain=False)
+    total = answer["total"]
+    assert total["device_hours"] == pytest.approx(total["days"] * 24 * (1024 + 24))
+    assert any("24 spare devices paid for" in line for line in answer["assumed"])
+    stated = predict(*asked, tokens=1e12, goodput=0.9, explain=False)["total"]
+    assert stated["device_hours"] == pytest.approx(stated["days"] * 24 * 1024)

@@ -17,7 +17,7 @@ from scalewright.report.sections.serving_curves import log_ticks, plot, sections
 @cache
 def searched() -> dict[str, Any]:
     """The cheapest layout within targets; the nearest measured runs have latencies."""
-    return dict(sw.inference("qwen3-8b", "dgx-h100", 232, 220, tpot_s=0.03, ttft_s=1, search=True))
+    return dict(sw.inference("qwen3-8b", "dgx-h100", 232, 220, tpot_s=0.03, ttft_s=1, search=True, engine="sglang"))
 
 
 def test_a_plot_has_the_curve_the_targets_and_what_is_near() -> None:

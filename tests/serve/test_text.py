@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.serve.text import Detokenizer, StopText, holds_stop
+from scalewright.serve.text import Detokenizer, StopText
 
 
 def _bytes(ids: list[int]) -> str:
@@ -58,15 +58,3 @@ def test_the_earliest_stop_wins_and_near_misses_pass() -> None:
     assert gate.add("ab") + gate.add("abd") + gate.rest() == "ababd"
     assert not gate.stopped
     assert StopText([]).add("all") == "all"
-
-
-@pytest.mark.parametrize("stop", ["END", "—\n", "🦊"])
-def test_the_tail_of_tokens_holds_a_stop_string_from_its_last_token_on(stop: str) -> None:
-    """Byte tokens after a long text; an unfinished stop string isn't one, and neither is an empty one."""
-    before, text = list(("before " * 20).encode()), list(stop.encode())
-    for count in range(len(text)):
-        assert not holds_stop(_bytes, before + text[:count], ["never", stop])
-    assert holds_stop(_bytes, before + text, ["never", stop])
-    assert holds_stop(_bytes, text, [stop])
-    assert not holds_stop(_bytes, before + text, [])
-    assert not holds_stop(_bytes, before + text, [""])

@@ -139,3 +139,26 @@ def test_power_is_of_the_longest_name_that_fits() -> None:
 def test_bands_and_commitments_have_the_keys_of_the_answers() -> None:
     assert Band(1, 2, 3).times(2).dump() == {"p10": 2, "p50": 4, "p90": 6}
     assert COMMITMENTS[0] == "on_demand"
+
+
+@pytest.mark.parametrize("device", ["h100", "a100", "a100-sxm-40", "tpu-v5e"])
+def test_a_longer_commitment_is_compared_in_the_same_clouds(device: str) -> None:
+    """An H100's year is printed by one dear cloud and one cheap one: dearer than an hour in the median of seven."""
+    hour, year = (price_of(device, kind) for kind in ("on_demand", "reserved_1y"))
+    assert year.median < hour.median
+    assert year.low <= year.median <= year.high
+
+
+def test_a_list_that_lacks_a_device_is_named(tmp_path: Path) -> None:
+    write_yaml(tmp_path / "mine.yaml", {"prices": [{"device": "h100", "price": 2}]})
+    assert "mine.yaml has none of it" in price_of("l40s", file=tmp_path / "mine.yaml").words
+    assert "has none" not in price_of("h100", file=tmp_path / "mine.yaml").words
+
+
+@pytest.mark.parametrize(
+    "keys", [{"currency": "XXX"}, {"currency": "EU"}, {"prices": [{"device": "h100", "price": 0}]}]
+)
+def test_money_that_there_is_not_is_refused(tmp_path: Path, keys: dict[str, object]) -> None:
+    write_yaml(tmp_path / "mine.yaml", {"prices": [{"device": "h100", "price": 2}], **keys})
+    with pytest.raises(UserError):
+        price_of("h100", file=tmp_path / "mine.yaml")

@@ -30,7 +30,7 @@ from scalewright.inference.ask import ask as ask_serving
 from scalewright.plan.search.run_file import run_file
 from scalewright.plan.whole_run import LEFT_OUT
 from scalewright.spec.base import read_yaml
-from scalewright.spec.common.formatting import commented, count
+from scalewright.spec.common.formatting import commented, count, counted
 from scalewright.spec.errors import UserError
 from scalewright.spec.flops import flops_per_token
 from scalewright.spec.prices import COMMITMENTS, Band, buy_below, footprint, price_of, product
@@ -179,7 +179,8 @@ def _epochs(solved: Solved) -> dict[str, float | bool] | None:
     params = size_of(solved.model, own.counts)
     loses = own.predict(params, solved.tokens, unique) - own.predict(params, solved.tokens)
     return {
-        "unique": unique, "epochs": epochs, "worth_tokens": float(worth_of(solved.tokens, unique, law.repeats)),
+        "unique": unique, "epochs": epochs, "worth_tokens": float(worth_of(solved.tokens, unique, decay)),
+        "params_worth": float(own.worth(params, solved.tokens, unique)[0]) / params,  # a share of them
         "last_token": math.exp(-(epochs - 1) / decay), "half_at": 1 + decay * math.log(2), "few": epochs <= FEW_EPOCHS,
         "loses_nats": float(loses),
     }  # fmt: skip
@@ -266,14 +267,14 @@ def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
     own = solved.flops
     exact = flops_per_token(solved.model, solved.ask.seq_len) * solved.tokens
     budget: dict[str, Any] = {"flops": own, "model_flops": exact, "pf_days": own / 8.64e19}
-    counted = "active" if solved.model.moe is not None and solved.law.counts == "total" else solved.law.counts
-    notes.append(f"FLOPs = {solved.law.k:g} x parameters ({counted}) x tokens; model_flops has attention, too")
+    which = "active" if solved.model.moe is not None and solved.law.counts == "total" else solved.law.counts
+    notes.append(f"FLOPs = {solved.law.k:g} x parameters ({which}) x tokens; model_flops has attention, too")
     empty = dict.fromkeys(("device_hours", "days", "cost", "energy_kwh", "co2_kg"))
     if solved.plan is None or solved.place is None or solved.devices is None:
         return {"budget": budget | empty, "mfu": None, "layout": None, "total": None, "plan": None, "assumed": []}
     ask, best = solved.ask, solved.plan.best[0]
     hours = solved.device_hours
-    days = hours / 24 / solved.devices
+    days = solved.days
     prediction = best.prediction
     early, late = (seconds / prediction.step_time_s for seconds in prediction.band_s)
     spread = Band(hours * early, hours, hours * late)
@@ -300,9 +301,10 @@ def takes_of(solved: Solved, notes: list[str]) -> dict[str, Any]:
     }  # fmt: skip
     assumed = [*question_of(solved)[1], *print_.assumed]
     if ask.goodput is None:
-        assumed.append(
-            f"goodput {100 * solved.goodput:.4g}% (failures as in Llama 3's run, saves at their best interval)"
-        )
+        spares = round((solved.paid - 1) * solved.devices)
+        held = f", {counted(spares, 'spare devices')} paid for as the others" if spares else ""
+        words = f"failures as in Llama 3's run, saves at their best interval{held}"
+        assumed.append(f"goodput {100 * solved.goodput:.4g}% ({words})")
     return {
         "budget": budget,
         "mfu": facts["mfu"],

@@ -18,7 +18,7 @@ from scalewright.budget.recipe import recipes, usual
 from scalewright.budget.shape import make_shape, size_of
 from scalewright.spec.base import to_yaml
 from scalewright.spec.common.files import write_signed
-from scalewright.spec.common.formatting import count
+from scalewright.spec.common.formatting import count, counted
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 
@@ -64,7 +64,9 @@ def ladder(
         kept = [length for length in lengths if flops is None or 6 * size * length <= 1.001 * flops] or lengths[:1]
         rungs |= {(size, length): Rung(model, size, length) for length in kept}
     if len(rungs) > MOST_RUNS:
-        raise UserError(f"{len(rungs)} runs", "budget ladder", f"give fewer sizes or tokens: at most {MOST_RUNS} runs")
+        raise UserError(
+            counted(len(rungs), "runs"), "budget ladder", f"give fewer sizes or tokens: at most {MOST_RUNS} runs"
+        )
     return sorted(rungs.values(), key=lambda rung: rung.flops)
 
 

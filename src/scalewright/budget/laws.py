@@ -3,7 +3,11 @@
     C = k N D                                     k = 6: two FLOPs a parameter forward, four backward
     L(N, D) = E + A / N^alpha + B / D^beta        parametric laws: alpha A / N^alpha = beta B / D^beta at the optimum
     N(C) = G (C / k)^(beta / (alpha + beta)),     G = (alpha A / (beta B))^(1 / (alpha + beta))
-    D' = U + U R (1 - e^((1 - D / U) / R))        worth of D tokens of which U are unique (Muennighoff et al. 2023)
+    D' = U + U R (1 - e^((1 - D / U) / R))        worth of D tokens of which U are unique, R = 15.39
+    N' = V + V R (1 - e^((1 - N / V) / R))        and of N parameters, V the best size for U tokens, R = 5.31
+
+Repeats are Muennighoff et al. 2023 (arXiv 2305.16264, equations 5 to 7): a token that is read again teaches less, and
+so does a parameter beyond those that the unique tokens call for. Their constants serve the other laws, too.
 
 N is counted as each law's paper did (`counts`), tokens are its tokenizer's, and its loss is per such token on its
 corpus: losses of two laws can't be compared. The laws themselves are data/laws.yaml.
@@ -28,6 +32,7 @@ USUAL = "besiroglu"
 # A fit up to 412M parameters missed its 1.4B by 0.4 to 1.5% and its 6.9B, 2.4 decades of FLOPs beyond, by 3 to 8%
 # (Gadre et al.'s runs, fitted again): a band of 1.5% inside, and 2% more for each decade beyond.
 INSIDE, A_DECADE = 0.015, 0.02
+MANY = 1e30  # tokens: more change nothing
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,11 @@ class Law:
 
     def predict(self, params: Any, tokens: Any, unique: float | None = None) -> Any:
         """The loss in nats a token; None of a law that has none. `unique`: tokens that aren't repeats."""
-        worth = tokens if unique is None else worth_of(tokens, unique, self.repeats or _muennighoff().repeats)
+        worth = tokens
+        if unique is not None:
+            params, worth = self.worth(params, tokens, unique)
         if self.form == "parametric":
             e, a, b, alpha, beta = self.fit
-            if unique is not None and self.repeats:  # parameters beyond those that the unique tokens call for
-                most = np.minimum(params, self.params(np.minimum(unique, tokens)))
-                params = worth_of(params, most, {"tokens": self.repeats["params"]})
             return e + a / params**alpha + b / worth**beta
         if self.loss:
             c = self.loss
@@ -116,6 +120,22 @@ class Law:
             c = self.loss_of_flops
             return (self.k * params * worth / c["flops"]) ** -c["exponent"] + c["E"]
         return None
+
+    def worth(self, params: Any, tokens: Any, unique: float) -> tuple[Any, Any]:
+        """(parameters, tokens) that are worth as much with new tokens alone, where only so many are unique."""
+        decay = find_law("muennighoff").repeats
+        called_for = np.minimum(params, self.params(unique))
+        fewer = np.where(tokens > unique, worth_of(params, called_for, decay["params"]), params)
+        return fewer, worth_of(tokens, unique, decay["tokens"])
+
+    def best(self, flops: float, unique: float | None = None) -> tuple[float, float]:
+        """The best (parameters, tokens) for these FLOPs where only so many tokens are unique."""
+        params, tokens = self.optimum(flops)
+        if unique is None or tokens <= unique or self.form != "parametric":
+            return params, tokens
+        grid = params * np.exp(np.linspace(-4, 6, 4001))
+        params = float(grid[np.argmin(self.predict(grid, flops / (self.k * grid), unique))])
+        return params, flops / (self.k * params)
 
     def error(self, params: float, tokens: float) -> float:
         """The relative error of a predicted loss: the law's own inside its range, more for each decade beyond it."""
@@ -130,11 +150,10 @@ class Law:
         )
 
 
-def worth_of(tokens: Any, unique: Any, repeats: Mapping[str, float]) -> Any:
-    """New tokens that `tokens` are worth of which `unique` are seen first, the rest repeats."""
-    decay = repeats["tokens"]
-    again = np.maximum(tokens / unique - 1, 0.0)
-    return np.minimum(unique, tokens) + unique * decay * (1 - np.exp(-again / decay))
+def worth_of(number: Any, unique: Any, decay: float) -> Any:
+    """What `number` tokens are worth of which `unique` are seen first, the rest repeats; parameters likewise."""
+    again = np.maximum(number / unique - 1, 0.0)
+    return np.minimum(unique, number) + unique * decay * (1 - np.exp(-again / decay))
 
 
 def along(value: float, xs: Sequence[float], ys: Sequence[float]) -> float:
@@ -162,10 +181,6 @@ def laws() -> dict[str, Law]:
     return {name: Law(name=name, **keys) for name, keys in read_yaml(FOLDER / "laws.yaml").items()}
 
 
-def _muennighoff() -> Law:
-    return laws()["muennighoff"]
-
-
 def find_law(name: str | None) -> Law:
     """The law of this name; the usual one for `all` or none. Raises UserError."""
     key = (USUAL if name in (None, "all") else str(name)).lower()
@@ -174,13 +189,15 @@ def find_law(name: str | None) -> Law:
     return laws()[key]
 
 
-def tokens_for_loss(law: Law, params: float, loss: float) -> float:
+def tokens_for_loss(law: Law, params: float, loss: float, unique: float | None = None) -> float:
     """The tokens with which a parametric law's model of this size reaches a loss. Raises UserError where none do."""
     e, a, b, alpha, beta = law.fit
-    left = loss - e - a / params**alpha
-    if left <= 0:
-        how = (
-            f"the lowest that {law.name} has for it is {e + a / params**alpha:.3f}; give a larger size or a higher loss"
-        )
+    least = e + a / params**alpha if unique is None else float(law.predict(params, MANY, unique))
+    if loss <= least:
+        of = "" if unique is None else f" on {unique:.3g} unique tokens"
+        how = f"the lowest that {law.name} has for it{of} is {least:.3f}; give a larger size or a higher loss"
         raise UserError(f"no number of tokens brings {params:.3g} parameters to a loss of {loss:g}", "--loss", how)
-    return float((b / left) ** (1 / beta))
+    tokens = float((b / (loss - e - a / params**alpha)) ** (1 / beta))
+    if unique is None or tokens <= unique:
+        return tokens
+    return solve(lambda tokens: float(law.predict(params, tokens, unique)), loss, tokens / 2)

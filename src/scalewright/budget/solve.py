@@ -14,14 +14,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from scalewright.budget.amounts import DAYS, Ask
 from scalewright.budget.laws import Law, solve, tokens_for_loss
 from scalewright.budget.recipe import recipes, usual
 from scalewright.budget.shape import GIVEN, NEAR, make_shape, size_of
 from scalewright.plan.ask import ask as ask_plan
-from scalewright.plan.reliability import Rhythm, rhythm
+from scalewright.plan.reliability import Rhythm, rhythm, usual_spares
 from scalewright.plan.search.choices import Plan
 from scalewright.plan.search.objective import Goal
 from scalewright.plan.search.search import search
@@ -82,16 +80,30 @@ class Solved:
         return rhythm(self.devices or 1, replace(habits_of(self.plan.question), step_s=step))
 
     @property
+    def days(self) -> float:
+        """From its first step to its last."""
+        return self.tokens / self.rate / 86400
+
+    @property
+    def paid(self) -> float:
+        """Devices that are paid for, spare ones too, for each that works; of a stated goodput none are known."""
+        if self.ask.goodput is not None or self.place is None or self.devices is None:
+            return 1.0
+        per_node = self.place.devices_per_node
+        return 1 + usual_spares(self.devices, per_node) * per_node / self.devices
+
+    @property
     def device_hours(self) -> float:
+        """That are paid for."""
         assert self.devices is not None
-        return self.tokens / self.rate * self.devices / 3600
+        return self.days * 24 * self.devices * self.paid
 
     @property
     def meets_deadline(self) -> bool | None:
         """Whether it ends within the days; None where these are no deadline."""
         if self.plan is None or self.devices is None or self.ask.days is None or self.ask.amount == "days":
             return None
-        return self.device_hours / 24 <= self.ask.days * self.devices * (1 + LATE)
+        return self.days <= self.ask.days * (1 + LATE)
 
 
 def solve_budget(ask: Ask, place: ClusterSpec | None, tell: Callable[[str], None] = lambda text: None) -> Solved:
@@ -112,7 +124,7 @@ def solve_budget(ask: Ask, place: ClusterSpec | None, tell: Callable[[str], None
         if solved is not None and devices == solved.devices:
             break
         solved = _on_devices(start, devices, flops, hours, rate, tell)
-        expected = solved.device_hours
+        expected = solved.device_hours / solved.paid
     assert solved is not None
     return replace(solved, notes=[*solved.notes, note + (": it ends later" if solved.meets_deadline is False else "")])
 
@@ -125,9 +137,10 @@ def _on_devices(
     assert start.place is not None
     start.place.check_devices(devices)
     goodput = rhythm(devices).goodput() if ask.goodput is None else ask.goodput
+    start = replace(start, devices=devices, goodput=goodput, notes=[*start.notes])
     if hours is None and ask.amount == "days":
-        hours = (ask.days or 0.0) * 24 * devices
-    return _planned(replace(start, devices=devices, goodput=goodput, notes=[*start.notes]), flops, hours, rate, tell)
+        hours = (ask.days or 0.0) * 24 * devices * start.paid
+    return _planned(start, flops, hours, rate, tell)
 
 
 def sizes(ask: Ask, flops: float | None) -> tuple[float, float]:
@@ -138,17 +151,12 @@ def sizes(ask: Ask, flops: float | None) -> tuple[float, float]:
         return params, ask.tokens
     if params is not None:
         if ask.loss is not None:
-            return params, tokens_for_loss(law, params, ask.loss)
+            return params, tokens_for_loss(law, params, ask.loss, ask.unique)
         return params, law.tokens(params) if flops is None else flops / (law.k * params)
     if ask.tokens is not None:
         return (law.params(ask.tokens) if flops is None else flops / (law.k * ask.tokens)), ask.tokens
     assert flops is not None
-    params, tokens = law.optimum(flops)
-    if ask.unique is not None and tokens > ask.unique and law.form == "parametric":
-        grid = params * np.exp(np.linspace(-4, 6, 4001))
-        params = float(grid[np.argmin(law.predict(grid, flops / (law.k * grid), ask.unique))])
-        tokens = flops / (law.k * params)
-    return params, tokens
+    return law.best(flops, ask.unique)
 
 
 def sizes_flops(ask: Ask, flops: float | None) -> float:
@@ -168,7 +176,7 @@ def _flops_without_a_rate(ask: Ask) -> float | None:
         raise UserError(f"no budget reaches a loss of {wanted:g}", "--loss", how)
     if ask.tokens is not None:
         raise UserError("--loss and --tokens are both given", "budget", "give --params beside --loss, or neither")
-    return solve(lambda flops: float(law.predict(*law.optimum(flops), ask.unique)), wanted)
+    return solve(lambda flops: float(law.predict(*law.best(flops, ask.unique), ask.unique)), wanted)
 
 
 def _made(ask: Ask, params: float, tokens: float, flops: float | None) -> Solved:
@@ -179,7 +187,7 @@ def _made(ask: Ask, params: float, tokens: float, flops: float | None) -> Solved
     if ask.tokens is None and flops is not None:
         tokens = flops / (law.k * size_of(model, law.counts))
     elif ask.tokens is None and ask.loss is not None:
-        tokens = tokens_for_loss(law, size_of(model, law.counts), ask.loss)
+        tokens = tokens_for_loss(law, size_of(model, law.counts), ask.loss, ask.unique)
     return Solved(ask, law, model, tokens)
 
 
@@ -191,7 +199,7 @@ def _planned(
     free = ask.params is None and ask.model is None and ask.tokens is None
     shrunk, plans, most = None, 0, math.inf
     while True:
-        spend = flops if hours is None else rate * hours * 3600 * start.goodput
+        spend = flops if hours is None else rate * hours / start.paid * 3600 * start.goodput
         params, tokens = sizes(ask, spend)
         made = _made(ask, min(params, most), tokens if params <= most else 0.0, spend)
         if start.plan is not None and made.model == start.model:
@@ -211,7 +219,7 @@ def _planned(
         if hours is None or plans == MOST_PLANS or (last.plan and abs(last.params / start.params - 1) < NEAR):
             break
     if hours is not None and ask.tokens is None:
-        start.tokens = start.rate * hours * 3600 / devices
+        start.tokens = start.rate * hours / start.paid * 3600 / devices
     if shrunk is not None:
         start.notes.append(
             f"{count(start.params)} parameters, the largest tried that fits on {devices:,} devices: "

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -39,6 +40,7 @@ def _root(
     """Plan a language-model run, run it, and prove where its time went."""
 
 
+@cache  # for those who call `main` more than once, as a notebook or the tests do
 def build_app() -> typer.Typer:
     # Plain help: rich's panels would take half of the 0.3 s that `--help` may take.
     app = typer.Typer(cls=Verbs, rich_markup_mode=None, pretty_exceptions_enable=False)

@@ -19,6 +19,7 @@ import errno
 import io
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +142,19 @@ def _invoke(app: typer.Typer, arguments: list[str]) -> int:
         return _diagnose(words)
     program = Path(sys.argv[0]).stem
     name = program if program in {"scalewright", "swr"} else "scalewright"
-    command = typer.main.get_command(app)
+    command = _command(app)
     arguments = plain_numbers(command, arguments)
     result = command.main(args=arguments, prog_name=name, standalone_mode=False)
     code = result if isinstance(result, int) else 0
     if code == INTERRUPTED:  # newer typer answers a Ctrl-C with this code instead of an exception
         raise KeyboardInterrupt
     return code
+
+
+@cache
+def _command(app: typer.Typer) -> Any:
+    """What typer makes of an application's annotations, which takes longer than most answers."""
+    return typer.main.get_command(app)
 
 
 def _tell(error: BaseException, debug: bool) -> int:

@@ -11,10 +11,10 @@ So a run with all three is the renewal process of plan/reliability.py, which sim
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import ceil, exp, isfinite, lgamma, log
+from math import ceil, exp, isfinite
 from typing import Any
 
-from scalewright.plan.reliability import Habits, Rhythm, Usual, failures, rhythm, usual
+from scalewright.plan.reliability import P90, Habits, Rhythm, Usual, best_spares, failures, rhythm, usual
 from scalewright.spec.common.formatting import counted, short_time
 from scalewright.spec.errors import UserError
 
@@ -24,7 +24,6 @@ MOST_RATE = 3600.0  # stops per device and hour: one each second
 LEAST_SAVE_S = 1.0  # files opened, written and named, however few bytes each device has
 MORE_SPARES = 10  # than nodes
 USUAL_DAYS = 30.0  # of work, where a run's length isn't known
-P90 = 1.2816  # standard deviations
 
 
 @dataclass(frozen=True)
@@ -113,18 +112,9 @@ class Setting(Rhythm):
 
     @property
     def best_spares(self) -> int:
-        """Spare nodes with which device-hours are fewest: they cost theirs, a run that waits costs everybody's.
-
-        Nodes away are a Poisson number of mean a, at the rate that one of ten runs exceeds; with K spares a run
-        waits a P(away >= K) / (K + 1) of its time.
-        """
+        """Spare nodes with which device-hours are fewest."""
         away = sum(cause.share * cause.away_s for cause in self.causes) / self.mtbf_s * exp(P90 * self.spread)
-        reach = 10 * away**0.5 + 2  # with fewer, nearly every stop waits: then none at all is as good
-        costs, below = {0: 1 + away}, 0.0
-        for spares in range(max(0, int(away - reach)), int(away + reach)):
-            costs[spares] = (1 + spares / self.nodes) * (1 + away * max(1 - below, 0.0) / (spares + 1))
-            below += exp(spares * log(away) - away - lgamma(spares + 1)) if away else 1.0
-        return min(costs, key=lambda spares: costs[spares])
+        return best_spares(self.nodes, away)
 
 
 def make_setting(asked: Asked, run: Run) -> Setting:

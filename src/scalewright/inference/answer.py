@@ -18,8 +18,9 @@ from scalewright.inference.money import money
 from scalewright.inference.search import apart_gain, pareto, search
 from scalewright.inference.server import server
 from scalewright.inference.setup import Columns, Question, table
-from scalewright.inference.spread import WAITING, band, sigmas
+from scalewright.inference.spread import band, sigmas
 from scalewright.plan.whole_run import WholeRun
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import UserError
 
 GIB = 2.0**30
@@ -66,7 +67,7 @@ def answer(q: Question, asked: Load, paid: WholeRun, explain: bool = True) -> di
     served = load.serve(t, c, loads([asked], [q.shape]))
     n, shape = counts(q.model), q.shape
     fits = bool(served.fits[0])
-    sigma = float(sigmas(t, c)[0])
+    sigma, ttft_sigma, tpot_sigma = (float(sigmas(t, c, of)[0]) for of in ("rate", "ttft_s", "tpot_s"))
     requests = float(served.requests_per_s[0]) * shape.units
     out = requests * q.output_len
     total = requests * (q.input_len + q.output_len)
@@ -78,7 +79,8 @@ def answer(q: Question, asked: Load, paid: WholeRun, explain: bool = True) -> di
         "fits": fits, "memory_gib": _memory(t, served), "kv_bytes_per_token": _kv_bytes(q),
         "state_bytes_per_request": n.state_bytes, "max_concurrency": int(served.most[0]) * _decoders(q),
         "batch": float(served.batch[0]), "prefill_s": float(served.prefill_s[0]), "decode_s": float(served.decode_s[0]),
-        "ttft_s": band(float(served.ttft_s[0]), sigma * WAITING), "tpot_s": band(float(served.tpot_s[0]), sigma),
+        "ttft_s": band(float(served.ttft_s[0]), ttft_sigma),
+        "tpot_s": band(float(served.tpot_s[0]), tpot_sigma),
         "requests_per_s": band(requests, sigma), "output_tokens_per_s": band(out, sigma),
         "output_tokens_per_s_per_device": out / shape.total, "total_tokens_per_s": total,
         "overloaded": bool(served.overloaded[0]), "time_breakdown": parts,
@@ -151,8 +153,8 @@ def _bottleneck(q: Question, asked: Load, served: Served, parts: dict[str, float
     if asked.kind == "closed" and full < asked.number / shape.units < ENDLESS / shape.units:
         t = table([q])
         slots = float(t.slots[0] * max(t.ranks[0], 1))
-        why = f"the engine's {slots:.0f} slots" if most >= slots else "the KV cache's memory"
-        return f"{why}: {batch:.0f} sequences a replica run, the rest wait; {words}"
+        why = f"the engine's {counted(round(slots), 'slots')}" if most >= slots else "the KV cache's memory"
+        return f"{why}: {counted(round(batch), 'sequences')} a replica at a time, the rest wait; {words}"
     return words
 
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.inference import cost
-from scalewright.inference.constants import engine_of, format_of
+from scalewright.inference.constants import engine_names, engine_of, format_of
 from scalewright.inference.layouts import even_stages
 from scalewright.inference.load import ENDLESS, Load
 from scalewright.inference.rows import accepted_tokens, model_named, names
 from scalewright.inference.setup import Question, Shape, Speculation, table
 from scalewright.spec.base import read_yaml
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
@@ -78,6 +79,7 @@ def ask(
         sparse_keys=sparse, slots=_whole(given.max_seqs, "--max-seqs"),
         memory=_positive_share(given.memory_share, "--memory-share"),
     )  # fmt: skip
+    assumed += check_formats(q)
     asked = _load(given, lengths, assumed, searched)
     if sum(lengths) > spec.context:
         assumed.insert(0, f"requests of {sum(lengths):,.0f} tokens, more than the model's context of {spec.context:,}")
@@ -215,6 +217,28 @@ def _shape(q: Question, keys: Mapping[str, Any], asked: Load, assumed: list[str]
     return shape
 
 
+def check_formats(q: Question) -> list[str]:
+    """What is unusual about these weights there; raises UserError for an engine or weights that there aren't."""
+    engine, device, weights = q.engine, q.cluster.device, q.weights
+    maker = "cpu" if device.kind in ("cpu", "mps") else device.vendor.lower()
+    if engine.runs_on and maker and maker not in engine.runs_on.split():
+        able = [name for name in engine_names() if maker in engine_of(name).runs_on.split()]
+        how = f"use {' or '.join(able)}" if able else "use another device"
+        raise UserError(f"{engine.name} doesn't run on {device.id}", "--engine", how)
+    if weights.covers == "experts" and q.model.moe is None:
+        how = "use fp4, whose weights are all of the layers'"
+        raise UserError(f"{weights.name} has experts alone, and {q.model.name} has none", "--precision", how)
+    if engine.reads and weights.name not in f"{engine.reads} {engine.tries}".split():
+        how = f"use one of {', '.join(engine.reads.split())}"
+        raise UserError(f"{engine.name} has no weights in {weights.name}", "--precision", how)
+    notes = []
+    if weights.name in engine.tries.split():
+        notes.append(f"{weights.name} in {engine.name}, which calls it experimental: it may be far slower")
+    if weights.compute != "half" and device.peak(weights.compute) is None:
+        notes.append(f"{weights.name} weights unpacked to 16 bits: {device.id} has no {weights.compute} units")
+    return notes
+
+
 def check_layout(q: Question, shape: Shape) -> None:
     """Raises UserError for a layout that engines refuse."""
     heads = q.model.num_attention_heads
@@ -223,15 +247,14 @@ def check_layout(q: Question, shape: Shape) -> None:
         raise UserError(f"tp {shape.tp} doesn't divide {heads} attention heads", "--layout", f"use tp={best}")
     if shape.pp > q.model.num_hidden_layers:
         raise UserError(
-            f"pp {shape.pp} is more than {q.model.num_hidden_layers} layers", "--layout", "use fewer stages"
+            f"pp {shape.pp} is more than {counted(q.model.num_hidden_layers, 'layers')}", "--layout", "use fewer stages"
         )
     if shape.ep > 1 and q.model.moe is None:
         raise UserError(f"ep {shape.ep}, but {q.model.name} has no experts", "--layout", "leave ep out")
-    for key, of in (("ep", shape.tp), ("attention_dp", shape.tp)):
-        if of % getattr(shape, key):
-            raise UserError(
-                f"{key} {getattr(shape, key)} doesn't divide tp {of}", "--layout", f"use {key}=1 or {key}={of}"
-            )
+    for key in ("ep", "attention_dp"):
+        if shape.tp % (size := getattr(shape, key)):
+            what = f"{key} {size} doesn't divide tp {shape.tp}, which here counts all ranks of a stage, {key}'s too"
+            raise UserError(what, "--layout", f"use {key}=1 or {key}={shape.tp}, or tp={size * shape.tp}")
 
 
 def _smallest(q: Question, asked: Load) -> Shape:

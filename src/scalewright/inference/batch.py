@@ -14,7 +14,7 @@ from scalewright.inference.layouts import loads
 from scalewright.inference.rows import RowOfTable, settle
 from scalewright.inference.score import read_table
 from scalewright.inference.setup import table
-from scalewright.inference.spread import WAITING, band, sigmas
+from scalewright.inference.spread import band, sigmas
 from scalewright.spec.errors import UserError
 
 BROKEN = "_problem"  # as cli/batch.py marks a row that couldn't be read
@@ -45,7 +45,7 @@ def _priced(sound: Sequence[RowOfTable]) -> Iterator[dict[str, Any]]:
     t, c = table([item.question for item in sound]), constants()
     shapes = [item.question.shape for item in sound]
     served = load.serve(t, c, loads([item.load for item in sound], shapes))
-    spread = sigmas(t, c)
+    spread, *latency = (sigmas(t, c, of) for of in ("rate", "ttft_s", "tpot_s"))
     for at, (item, shape) in enumerate(zip(sound, shapes, strict=True)):
         requests, sigma = float(served.requests_per_s[at]) * shape.units, float(spread[at])
         q, fits = item.question, bool(served.fits[at])
@@ -58,8 +58,8 @@ def _priced(sound: Sequence[RowOfTable]) -> Iterator[dict[str, Any]]:
             "decode_s": float(served.decode_s[at]),
         }  # fmt: skip
         if fits and q.output_len:
-            keys["ttft_s"] = band(float(served.ttft_s[at]), sigma * WAITING)
-            keys["tpot_s"] = band(float(served.tpot_s[at]), sigma)
+            keys["ttft_s"] = band(float(served.ttft_s[at]), float(latency[0][at]))
+            keys["tpot_s"] = band(float(served.tpot_s[at]), float(latency[1][at]))
             keys["output_tokens_per_s"] = band(out, sigma)
             keys["total_tokens_per_s"] = requests * (q.input_len + q.output_len)
         elif fits:

@@ -14,10 +14,11 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from scalewright.inference.ask import MOST_DEVICES, MOST_TOKENS, check_layout
+from scalewright.inference.ask import MOST_DEVICES, MOST_TOKENS, check_formats, check_layout
 from scalewright.inference.constants import engine_of
 from scalewright.inference.rows import RowOfTable, row_of, workload_of
 from scalewright.plan.rows.cells import number, text
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import UserError
 
 LOAD = "concurrency_or_batch"
@@ -41,6 +42,7 @@ def checked(given: Mapping[str, Any]) -> RowOfTable:
         _check_lengths(row)
         _fill_sizes(row, engine.splits == "layers", assumed)
         asked = row_of(row)
+        assumed += check_formats(asked.question)
         if not asked.free:
             check_layout(asked.question, asked.question.shape)
     except UserError as error:
@@ -87,7 +89,7 @@ def _fill_sizes(row: dict[str, Any], by_layers: bool, assumed: list[str]) -> Non
         row["n_devices"] = str(each)
         assumed.append(f"n_devices {each} (tp x pp)")
     elif devices is not None and devices % each and "disaggregated" not in text(row, "notes"):
-        how = f"a replica takes {each} devices: give n_devices a multiple of it"
+        how = f"a replica takes {counted(each, 'devices')}: give n_devices a multiple of it"
         raise UserError(f"n_devices {devices} can't be shared out by tp {tp or 1}, pp {pp or 1}", "row", how)
     word = text(row, "ep").lower()
     if word not in ("", "y", "n", "1", str(tp)):

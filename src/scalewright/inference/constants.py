@@ -59,6 +59,9 @@ class Engine:
     chunk_large: int | None = None
     modern: float = 0.0
     accumulates: Literal["full", "half"] = "full"  # products of 16 bits: their sums in 32 or in 16
+    runs_on: str = ""  # makers of its devices, and cpu; none: any
+    reads: str = ""  # weights; none: any
+    tries: str = ""  # and those that it calls experimental
 
     def older(self, version: str) -> bool:
         """Whether this release (`0.5.4`; blank: a current one) is older than the engine's `modern`."""

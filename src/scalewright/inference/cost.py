@@ -1,10 +1,12 @@
 """Seconds of prefill and of a decode step, by a roofline, for a table of replicas.
 
     matrices   max( FLOPs / (peak x share),  bytes / (bandwidth x share) )      bytes of experts: those that are hit
-    experts    1 - (1 - k / E)^T  of them are read by T tokens that choose k of E each
+    experts    1 - (1 - k / E)^T  of them are read by T tokens that choose k of E each; tokens of the same texts choose
+               alike, so that T of them count as T^alike
     attention  max( KV bytes / (bandwidth x share),  FLOPs / (peak x share) )   decode reads what prefill has written
     between    all-reduces: latency + 2 (n - 1) / n x bytes / link
-    host       a constant of the engine a step, one a sequence, one a layer
+    host       a constant of the engine a step, one a sequence, one a layer; current engines prepare a step while the
+               device works at the one before, which hides a share of the smaller of the two
 
 With p stages a batch goes through as p parts: a token takes p stages' time, of a p-th of the batch.
 Sources: the scaling book (jax-ml/scaling-book, inference); Pope et al. 2022 (arXiv 2211.05102).
@@ -25,7 +27,7 @@ def matrices(t: Columns, c: Constants, tokens: Array) -> Array:
     flops = t.peak * t.of(c, "compute") * t.of(c, "format") * t.of(c, "products")
     rate = t.bandwidth * t.of(c, "memory") * t.of(c, "read")
     dense = np.maximum(t.block_flops * tokens / flops, t.block_bytes / rate)
-    hit = 1 - (1 - t.hit) ** tokens
+    hit = 1 - (1 - t.hit) ** tokens ** c["experts.alike"]
     routed = np.maximum(
         t.expert_flops
         * tokens
@@ -44,7 +46,8 @@ def head(t: Columns, c: Constants, tokens: Array) -> Array:
 def reductions(t: Columns, c: Constants, tokens: Array) -> Array:
     """Seconds of a stage's all-reduces over so many tokens."""
     share = 2 * (t.tp - 1) / t.tp
-    return np.asarray(t.reductions * (t.of(c, "reduce") + share * tokens * t.token_bytes / (t.link * c["reduce.rate"])))
+    rate = t.link * t.of(c, "joined")
+    return np.asarray(t.reductions * (t.of(c, "reduce") + share * tokens * t.token_bytes / rate))
 
 
 def cached_bytes(t: Columns, context: Array) -> Array:
@@ -63,12 +66,15 @@ def decode_parts(t: Columns, c: Constants, batch: Array, context: Array) -> dict
     memory = t.bandwidth * t.of(c, "memory") * c["attention.memory"]
     attention = part * np.maximum(read / memory, flops / (t.half_peak * c["attention.compute"]))
     guessing = 1 + t.guessed * t.guess_cost
-    return {
-        "weights": t.stages * (matrices(t, c, tokens) + head(t, c, tokens)) * guessing,
-        "kv_cache": t.stages * attention * guessing,
-        "communication": (t.stages * reductions(t, c, tokens) + t.hops) * guessing,
-        "host": (t.stages * t.parts * c["part.launch"] + t.of(c, "host") + batch * t.of(c, "sequence")) * guessing,
+    device = {
+        "weights": t.stages * (matrices(t, c, tokens) + head(t, c, tokens)),
+        "kv_cache": t.stages * attention,
+        "communication": t.stages * reductions(t, c, tokens) + t.hops,
     }
+    host = t.of(c, "host") + batch * t.of(c, "sequence")
+    hidden = t.of(c, "hidden") * np.minimum(host, sum(device.values()))
+    device["host"] = t.stages * t.parts * c["part.launch"] + host - hidden
+    return {name: seconds * guessing for name, seconds in device.items()}
 
 
 def decode_s(t: Columns, c: Constants, batch: Array, context: Array) -> Array:
@@ -97,7 +103,8 @@ def prefill_s(t: Columns, c: Constants, batch: Array, apart: bool = False) -> Ar
     stage += np.ceil(passes) * t.parts * c["part.launch"] if apart else passes * t.parts * c["part.launch"]
     parts = np.maximum(np.ceil(passes), 1.0) if apart else np.maximum(np.ceil(passes), batch)
     spread = (parts + t.stages - 1) / parts  # a pipeline that fills with the prompt's chunks, or with other prompts
-    return np.asarray(stage * spread + (t.hops if apart else 0) + passes * t.of(c, "host") * (1 if apart else 0.5))
+    steps = 1.0 if apart else 0.5 + 0.5 / np.maximum(batch, 1)  # among others half of a pass is a step that they need
+    return np.asarray(stage * spread + (t.hops if apart else 0) + passes * t.of(c, "host") * steps)
 
 
 def _pairs(length: Array, most: Array) -> Array:

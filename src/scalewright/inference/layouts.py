@@ -84,5 +84,5 @@ def loads(asked: Sequence[Load], of: Sequence[Shape]) -> load.Loads:
         np.array([x.kind for x in asked]), numbers / units,
         np.array([x.requests for x in asked]) / units, np.array([x.tpot for x in asked], dtype=float),
         np.array([x.ttft for x in asked], dtype=float), np.array([x.varied for x in asked]),
-        np.array([x.waves for x in asked]),
+        np.array([x.waves for x in asked]), np.array([x.tails for x in asked]),
     )  # fmt: skip

@@ -33,6 +33,7 @@ MAKERS = re.compile(
 )
 FORMATS = re.compile(r"-(fp8|awq|gptq|int8|w8a8|bf16|nvfp4|kv|hf|instruct|2507|it|v0\.1|0528x)$")
 TWICE = 1.5  # times the requests in flight: medians and means, starts and ends, differ by less
+SEEN = 1 / 3  # of them: of requests that are sent at once half are in flight on average
 OFFLINE = ("offline", "static batch", "end-to-end latency")
 # The usual gain of guessed tokens, where a row names the method: accepted a step, and the cost of a guess beside a step
 GUESSES = {"mtp": (0.85, 0.06), "eagle": (0.55, 0.05), "ngram": (0.25, 0.0), "draft": (0.6, 0.15)}
@@ -83,26 +84,29 @@ def row_of(row: Row) -> RowOfTable:
     question, free = _shaped(row, question)
     scale = question.shape.devices * question.shape.replicas if text(row, "per_device") == "1" else 1
     measured, kind = _rate(row, lengths[1])
+    measured = None if measured is None else measured * scale
     first, each = (v / 1000 if (v := number(row, key)) else None for key in ("ttft_ms_p50", "tpot_ms_p50"))
-    if not _are_steps(row, load, lengths[1], first, each):
+    served = scale * (number(row, "requests_per_s") or 0) or (measured or 0) / max(lengths[1], 1)
+    inside = _inside(served, lengths[1], first, each, load)
+    if "TPOT UNUSABLE" in text(row, "notes") or inside > TWICE:
         each = None
+    if inside < SEEN:
+        first = each = None
     return RowOfTable(
-        replace(question, assumed=tuple(assumed)), load, None if measured is None else measured * scale, kind,
+        replace(question, assumed=tuple(assumed)), load, measured, kind,
         load.kind == "rate" and load.number < ENDLESS, first, each, free,
     )  # fmt: skip
 
 
-def _are_steps(row: Row, asked: Load, output_len: float, first: float | None, each: float | None) -> bool:
-    """Whether a row's TPOT is of tokens after the first. Little's law: C = requests/s x (TTFT + output x TPOT).
+def _inside(rate: float, output_len: float, first: float | None, each: float | None, asked: Load) -> float:
+    """Requests in flight by a row's own latencies, as a share of those that were sent; 1 where that isn't known.
 
-    In some tables it is the whole time over all tokens, so that waiting counts twice; some say that theirs is no use.
+    Little's law: C = requests/s x (TTFT + output x TPOT). In some tables TPOT is the whole time over all tokens, so
+    that waiting counts twice; in others latencies are of a client that got its tokens late, in heaps.
     """
-    if "TPOT UNUSABLE" in text(row, "notes"):
-        return False
-    rate = number(row, "requests_per_s")
     if not (rate and first and each) or asked.kind != "closed" or asked.number >= ENDLESS:
-        return True
-    return rate * (first + output_len * each) <= TWICE * asked.number
+        return 1.0
+    return rate * (first + output_len * each) / asked.number
 
 
 def _engine(name: str) -> Engine:
@@ -221,7 +225,7 @@ def _sent(row: Row, work: Mapping[str, Any]) -> Load:
     requests = float(in_all[1]) if in_all else 0.0
     if cell in ("server", "interactive"):
         limits = work.get(cell, {"tpot": 0.2, "ttft": 2.0})
-        return Load("target", ENDLESS, 0.0, limits["tpot"], limits["ttft"])
+        return Load("target", ENDLESS, 0.0, limits["tpot"], limits["ttft"], tails=True)
     if rate := re.search(r"qps ([^ ,;]+)", cell):
         return Load("rate", _above_0(rate[1], cell), requests)
     if cell.startswith("offline") or cell == "saturated" or "production" in cell:

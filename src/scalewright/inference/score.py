@@ -23,7 +23,7 @@ from scalewright.spec.errors import UserError
 
 IMPOSSIBLE = 3.0  # times the bound: a unit or a batch that the row misprints
 MEASURED = DATA / "inference_runs.csv"
-PERFECT = {"lengths.longest": 1.0, "experts.width": 0.0, "first.http": 0.0, "first.even": 0.0, "first.varied": 0.0}
+PERFECT = {"lengths.longest": 1.0, "experts.width": 0.0, "first.http": 0.0, "first.apart": 0.0, "first.even": 0.0}
 LATENCIES = ("ttft_s", "tpot_s")
 Row = Mapping[str, Any]
 
@@ -96,17 +96,17 @@ def runs_of(rows: Sequence[Row]) -> Runs:
 
 def predicted(runs: Runs, c: Constants, bound: bool = False) -> np.ndarray:
     """Tokens/s of each row: of output, or of input where there is none; `bound`: c are those of perfect devices."""
+    return outcomes(runs, {**c, **PERFECT} if bound else c)["rate"]
+
+
+def outcomes(runs: Runs, c: Constants) -> dict[str, np.ndarray]:
+    """What is predicted of each row: `rate`, tokens/s as `predicted`, and seconds by LATENCIES."""
     t = runs.columns
-    served = load.serve(t, {**c, **PERFECT} if bound else c, runs.loads)
+    served = load.serve(t, c, runs.loads)
     of_output = served.requests_per_s * t.output_len * runs.units
     alone = t.input_len / np.maximum(served.prefill_s, 1e-9) * runs.units
-    return np.asarray(np.where(t.output_len > 0, of_output, alone))
-
-
-def latencies(runs: Runs, c: Constants) -> dict[str, np.ndarray]:
-    """Seconds of each row, by LATENCIES."""
-    served = load.serve(runs.columns, c, runs.loads)
-    return {name: np.asarray(getattr(served, name)) for name in LATENCIES}
+    rate = np.asarray(np.where(t.output_len > 0, of_output, alone))
+    return {"rate": rate, **{name: np.asarray(getattr(served, name)) for name in LATENCIES}}
 
 
 def by_source(runs: Runs, given: np.ndarray, measured: np.ndarray | None = None) -> dict[str, dict[str, float]]:

@@ -18,6 +18,7 @@ from scalewright.inference.constants import constants
 from scalewright.inference.layouts import loads
 from scalewright.inference.load import ENDLESS, Load
 from scalewright.inference.setup import Question, Shape, table
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import UserError
 
 SPLITS = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1))  # prefill : decode replicas
@@ -90,7 +91,7 @@ def search(q: Question, asked: Load, devices: int | None) -> tuple[list[Found], 
     ]
     if not found:
         how = "give more --devices, a lower --rate or --concurrency, or looser targets"
-        raise UserError(f"{most} devices are too few for this load", "--search", how)
+        raise UserError(f"{counted(most, 'devices are')} too few for this load", "--search", how)
     return _ranked(_under(q, asked, found)), len(shapes)
 
 
@@ -157,7 +158,7 @@ def _why(q: Question, asked: Load, served: load.Served, shapes: list[Shape]) -> 
     if not served.fits.any():
         leanest = max(shape.total for shape in shapes)
         return (
-            f"{q.model.name} doesn't fit {leanest} devices",
+            f"{q.model.name} doesn't fit {counted(leanest, 'devices')}",
             "--search",
             "give more --devices, or fewer bits: --precision fp8",
         )

@@ -261,12 +261,15 @@ def _room(q: Question) -> dict[str, float]:
 
 def _names(q: Question) -> dict[str, str]:
     """The constant of each part that differs from setup to setup."""
-    family, engine = _family(q.cluster), q.engine.name
+    family, engine, link = _family(q.cluster), q.engine.name, _link(_level(q.cluster, q.shape.tp))
     return {
         "memory": f"memory.{family}", "compute": f"compute.{family}", "format": q.weights.rate(q.cluster.device)[1],
         "read": q.weights.read, "host": f"host.{engine}", "kept": f"kept.{engine}", "sequence": f"sequence.{engine}",
-        "reduce": _reduce(_level(q.cluster, q.shape.tp)), "release": "release.older" if q.older else "release.modern",
-        "door": "door.offline" if q.offline else "door.http", "front": "first.offline" if q.offline else "first.http",
+        "hidden": "hidden.never" if q.older or not q.engine.modern else "hidden.modern",
+        "reduce": f"reduce.{link}", "joined": f"joined.{link}",
+        "release": "release.older" if q.older else "release.modern",
+        "door": "door.offline" if q.offline else "door.http",
+        "front": "first.offline" if q.offline else "first.apart" if q.shape.prefill else "first.http",
         "products": "products.llama.cpp" if q.engine.splits == "layers" else "products.served",
     }  # fmt: skip
 
@@ -283,10 +286,10 @@ def _level(cluster: ClusterSpec, devices: int) -> Level:
     return next((level for level in levels if level.size is None or level.size >= devices), levels[-1])
 
 
-def _reduce(level: Level) -> str:
+def _link(level: Level) -> str:
     if level.name == "fabric":
-        return "reduce.network"
-    return "reduce.fast" if level.kind in FAST else "reduce.host"
+        return "network"
+    return "fast" if level.kind in FAST else "host"
 
 
 def _family(cluster: ClusterSpec) -> str:

@@ -2,7 +2,8 @@
 
     sigma^2 = base^2 + (engine never measured)^2 + (device of another family)^2 + (experts)^2 + (over a network)^2
 
-Of logarithms, and read off the errors of sources that the fit left out (docs/inference.md has the share that it holds).
+Of logarithms, times a factor of each quantity (rate, ttft_s, tpot_s), with which a band holds four fifths of what was
+measured by sources that the fit left out, each source with the weight that it has there (`fit.spreads`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from scalewright.inference.setup import Columns
 
 TENTH = 1.2816  # standard deviations from the median to p10 and p90
 MEASURED = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
-WAITING = 2.0  # of a wait, beside a rate: queues multiply what is wrong about it
 
 
-def sigmas(t: Columns, c: Constants) -> np.ndarray:
-    """The standard deviation of the logarithm of each setup's rate."""
+def sigmas(t: Columns, c: Constants, of: str = "rate") -> np.ndarray:
+    """The standard deviation of the logarithm of each setup's rate, ttft_s or tpot_s."""
     names = [setup.names for setup in t.setups]
     unknown = {
         "engine": [n["host"].removeprefix("host.") not in MEASURED for n in names],
@@ -29,7 +29,7 @@ def sigmas(t: Columns, c: Constants) -> np.ndarray:
     square = np.full(len(t), c["spread.base"] ** 2)
     for name, which in unknown.items():
         square += np.array(which, dtype=float) * c[f"spread.{name}"] ** 2
-    return np.asarray(np.sqrt(square))
+    return np.asarray(np.sqrt(square) * c[f"spread.{of}"])
 
 
 def band(value: float, sigma: float) -> dict[str, float]:

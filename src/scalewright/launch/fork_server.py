@@ -33,6 +33,11 @@ def outlive_signals() -> None:
     os.register_at_fork(before=lambda: gc.freeze() if os.getpid() == server else None, after_in_child=_listen)
 
 
+def is_forked() -> bool:
+    """Whether this process is the fork server or comes from it, and so began with its imports frozen."""
+    return any("multiprocessing.forkserver" in argument for argument in sys.orig_argv)
+
+
 def _listen() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
@@ -51,5 +56,5 @@ def can_answer() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-if any("multiprocessing.forkserver" in argument for argument in sys.orig_argv):
+if is_forked():
     outlive_signals()

@@ -115,7 +115,7 @@ class Decoder(nn.Module):
             return made
         further = []
         for depth in range(len(ahead)):
-            hidden = self._predict(depth, hidden, ahead[depth], context)
+            hidden = self.predict(depth, hidden, ahead[depth], context)
             further.append(self.logits(hidden, product))
         return Predictions(made, tuple(further))
 
@@ -147,7 +147,7 @@ class Decoder(nn.Module):
             problem = f"depth {depth}, and the model has {len(self.mtp)} prediction modules"
             raise UserError(problem, f"model '{self.spec.name}'", "use a depth from 1 up to that number")
         context = self.context(hidden, tokens.shape[1], positions, documents, None)
-        hidden = self._predict(depth - 1, hidden, tokens, context)
+        hidden = self.predict(depth - 1, hidden, tokens, context)
         return hidden, self.logits(hidden)
 
     def logits(self, hidden: Tensor, product: HeadProduct | None = None) -> Any:
@@ -222,7 +222,8 @@ class Decoder(nn.Module):
         assert self.lender is not None, "only the ends of a model have the embedding"
         return self.lender()
 
-    def _predict(self, depth: int, hidden: Tensor, tokens: Tensor, context: Context) -> Tensor:
+    def predict(self, depth: int, hidden: Tensor, tokens: Tensor, context: Context) -> Tensor:
+        """The next hidden [B, T, D] by the prediction module of a depth, from 0 on; `tokens` [B, T] as in `draft`."""
         return self.mtp[str(depth)](hidden, self._look_up(tokens), context)  # type: ignore[no-any-return]
 
 

@@ -28,6 +28,8 @@ from scalewright.model.router import Choice, Kept, Router, tally
 from scalewright.model.torch_private import grouped_mm
 from scalewright.spec.model import ModelSpec
 
+VECTORS = 32  # numbers: two of the widest vectors
+
 
 class MoE(nn.Module):
     """x [B, T, D] -> [B, T, D]."""
@@ -99,8 +101,9 @@ class Experts(nn.Module):
         sizes = None if grouped else on_host([counts], [len(rows)])[0]  # on a GPU, too: a copy that is waited for
         if sizes is None or not (costs_by_shape(rows) or self.least_rows):
             return self._apply_to(rows, counts, sizes)
-        least = self.least_rows
-        even = [even_rows(n) if costs_by_shape(rows) else max(n, least) if n else 0 for n in sizes]
+        even = [even_rows(n) if costs_by_shape(rows) else max(n, self.least_rows) if n else 0 for n in sizes]
+        if self.least_rows and self.up.weight.shape[1] % VECTORS:
+            even[-1] += VECTORS  # where the end of a loop over all units lies, which other instructions compute
         zeros = rows.new_zeros(max(more - size for more, size in zip(even, sizes, strict=True)), rows.shape[1])
         parts = zip(torch.split(rows, sizes), even, strict=True)
         filled = torch.cat([x for part, size in parts for x in (part, zeros[: size - len(part)])])

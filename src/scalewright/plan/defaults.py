@@ -195,9 +195,8 @@ def resolve_trainer(name: str | None, version: str | None) -> tuple[Framework, l
     year = int(trainer.year)
     if trainer.known:
         dated = version is not None or str(year) in trainer.name or trainer.name == OURS
-        return trainer, [] if dated else [
-            f"{trainer.release or f'{trainer.name} of {year}'} (--software-version selects another)"
-        ]
+        meant = trainer.release or f"{trainer.name} of {year}"
+        return trainer, [] if dated else [f"{meant} (--software-version selects another)"]
     return trainer, [f"framework {name}: priced as the usual trainer of {year}"]
 
 

@@ -286,9 +286,8 @@ def predict(
 ) -> Prediction:
     """The cost of a layout; `facts`: as in `from_layout`. Raises UserError for a cluster that can't run it."""
     cluster.check_devices(layout.devices)
-    return predict_table(
-        [from_layout(model, cluster, layout, model.context if seq_len is None else seq_len, **facts)], c
-    )[0]
+    length = model.context if seq_len is None else seq_len
+    return predict_table([from_layout(model, cluster, layout, length, **facts)], c)[0]
 
 
 def predict_rows(rows: Iterable[Mapping[str, Any]], c: Constants | None = None) -> list[dict[str, Any]]:

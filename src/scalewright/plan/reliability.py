@@ -26,6 +26,7 @@ from typing import Any
 from scalewright.spec.base import read_yaml
 
 FILE = Path(__file__).parent / "data" / "failures.yaml"
+P90 = 1.2816  # standard deviations
 FOREVER = 1e12  # seconds between stops of a run that nothing stops
 
 
@@ -68,6 +69,7 @@ class Usual:
     planned_rate: float
     planned_s: float
     found_s: float  # a stop's mean over causes
+    away_s: float  # until what failed is back, the same
     restart_s: float
     device_rate: float  # bytes a device writes to shared storage in a second
     copy_rate: float  # and to its host's memory
@@ -85,6 +87,27 @@ class Usual:
 def mtbf_s(devices: int, rate: float) -> float:
     """Mean seconds between stops of a job on so many devices."""
     return min(3600 / (devices * rate), FOREVER) if rate > 0 else FOREVER
+
+
+def best_spares(nodes: int, away: float) -> int:
+    """Spare nodes with which device-hours are fewest: they cost theirs, a run that waits costs everybody's.
+
+    Nodes away are a Poisson number of mean `away`, to be taken at the rate that one of ten runs exceeds; with K spares
+    a run waits away P(away >= K) / (K + 1) of its time.
+    """
+    reach = 10 * away**0.5 + 2  # with fewer, nearly every stop waits: then none at all is as good
+    costs, below = {0: 1 + away}, 0.0
+    for spares in range(max(0, int(away - reach)), int(away + reach)):
+        costs[spares] = (1 + spares / nodes) * (1 + away * max(1 - below, 0.0) / (spares + 1))
+        below += math.exp(spares * math.log(away) - away - math.lgamma(spares + 1)) if away else 1.0
+    return min(costs, key=lambda spares: costs[spares])
+
+
+def usual_spares(devices: int, per_node: int) -> int:
+    """The same of a run with usual stops."""
+    base = usual()
+    away = base.away_s / mtbf_s(devices, base.rate) * math.exp(P90 * base.spread)
+    return best_spares(math.ceil(devices / per_node), away)
 
 
 @lru_cache(maxsize=1)
@@ -108,6 +131,7 @@ def usual() -> Usual:
         spread=math.sqrt(sum((log - mean) ** 2 for log in logs) / (len(logs) - 1)),
         planned_rate=float(data["planned"]["value"]), planned_s=float(data["planned"]["seconds"]),
         found_s=sum(cause["count"] * data["found_s"][cause["found"]]["value"] for cause in causes) / count,
+        away_s=sum(cause["count"] * data["away_s"][cause["away"]]["value"] for cause in causes) / count,
         restart_s=float(data["restart_s"]["value"]), device_rate=storage["bytes_per_device_s"],
         copy_rate=storage["copy_bytes_per_s"], device_bytes=storage["state_bytes_per_device"],
     )  # fmt: skip

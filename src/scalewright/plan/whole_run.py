@@ -1,27 +1,27 @@
 """A whole run of a number of tokens: days, device-hours, money, electricity and CO2, failures included.
 
-    days = tokens / tokens per second / 86,400 / goodput            device-hours = days x 24 x devices
+    days = tokens / tokens per second / 86,400 / goodput            device-hours = days x 24 x (devices + spares)
     goodput = share of the time that trains once                    money, kWh, CO2 = device-hours x spec/prices.py
 
-Without a stated goodput: plan/reliability.py, by this run's state, saves and validation. Bands: p10 and p90
+Without a stated goodput: plan/reliability.py, by this run's state, saves and validation, and with the spare nodes that
+keep a run from waiting for what is mended. Bands: p10 and p90
 of the step's time; money has the range over clouds beside it, kWh and CO2 those of hosts, sites and grids.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from scalewright.plan.predict import Prediction
 from scalewright.plan.records import Total
-from scalewright.plan.reliability import Habits, rhythm
+from scalewright.plan.reliability import Habits, rhythm, usual_spares
 from scalewright.spec.common.formatting import count as amount
 from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.optimizers import ADAMW
-from scalewright.spec.prices import Band, Footprint, Price, footprint, price_of, product
+from scalewright.spec.prices import Band, Footprint, Price, currency_of, footprint, price_of, product
 from scalewright.spec.question import Question
 from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.spec.tensors import count
@@ -82,8 +82,8 @@ class WholeRun:
                     raise UserError(f"{flag} is given without tokens", f"--{flag}", how)
         elif not isfinite(tokens) or not 0 < tokens <= MOST_TOKENS:
             raise UserError(f"tokens is {tokens:g}", "--tokens", "give a number above 0, such as 1e12")
-        if price is not None and (not isfinite(price) or not 0 <= price <= MOST_PRICE):
-            how = "give what one device costs an hour, such as 2.5"
+        if price is not None and (not isfinite(price) or not 0 < price <= MOST_PRICE):
+            how = "give what one device costs an hour, such as 2.5, or leave it out"
             raise UserError(f"price is {price:g}", "--price", how)
         for key in ("prices", "commitment", "cloud"):
             if price is not None and getattr(self.market, key) is not None:
@@ -91,12 +91,15 @@ class WholeRun:
         if goodput is not None and not 0 < goodput <= 1:
             how = "give the share of the time that isn't lost to failures, such as 0.95"
             raise UserError(f"goodput is {goodput:g}", "--goodput", how)
-        if self.currency is not None and not re.fullmatch("[A-Za-z]{3}", self.currency):
-            raise UserError(f"currency is '{self.currency}'", "--currency", "give three letters, such as EUR")
+        if self.currency is not None:
+            currency_of(self.currency)
 
     def of(self, question: Question) -> WholeRun:
         """The same with the saves and the validation of this run, and its tokens where no others are given."""
-        tokens = self.tokens if self.tokens is not None else question.run.train.tokens
+        run = question.run
+        tokens = self.tokens if self.tokens is not None else run.train.tokens
+        if tokens is None and "train" in run.model_fields_set and run.train.steps:
+            tokens = float(run.train.steps * run.layout.global_batch * question.seq_len)
         if tokens is None:
             return self
         return replace(self, tokens=tokens, habits=habits_of(question), own_tokens=self.tokens is None)
@@ -136,6 +139,13 @@ class WholeRun:
             return self.goodput
         return rhythm(prediction.request.devices, replace(self.habits, step_s=prediction.step_time_s)).goodput()
 
+    def spares(self, prediction: Prediction) -> int:
+        """Spare devices that are paid for as the others, in whole nodes; of a stated goodput none are known."""
+        if self.goodput is not None or self.cluster is None:
+            return 0
+        per_node = self.cluster.devices_per_node
+        return per_node * usual_spares(prediction.request.devices, per_node)
+
     def total(self, prediction: Prediction) -> Total:
         """Days, device-hours, money, electricity and CO2; without a price the cost is None, of a CPU the power."""
         assert self.tokens is not None
@@ -146,7 +156,7 @@ class WholeRun:
         seconds = Band(low, prediction.step_time_s, high)
         steps = self.tokens / prediction.tokens
         days = seconds.times(steps / 86400 / goodput)
-        hours = days.times(24 * devices)
+        hours = days.times(24 * (devices + self.spares(prediction)))
         bands = {"days": days, "device_hours": hours}
         currency, power = None, self._power(hours)
         if self.price is not None:
@@ -177,6 +187,8 @@ class WholeRun:
         if self.goodput is None:
             share, every = f"{100 * self.goodput_of(prediction):.4g}%", self.habits.save_every
             saved = f"saves every {counted(every, 'steps')}" if every else "saves at their best interval"
-            lines.append(f"goodput {share} (failures as in Llama 3's run, {saved})")
+            spares = self.spares(prediction)
+            held = f", {counted(spares, 'spare devices')} paid for as the others" if spares else ""
+            lines.append(f"goodput {share} (failures as in Llama 3's run, {saved}{held})")
         power = self._power(Band(1.0, 1.0, 1.0))
         return [*lines, *(power.assumed if power else ())]

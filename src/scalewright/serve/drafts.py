@@ -12,14 +12,29 @@ is that without guesses, token by token. A guess is kept with the probability th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+from scalewright.model.decoder import Decoder
+from scalewright.serve.blocks import BLOCK, blocks_for
+from scalewright.serve.compute import Compute
+from scalewright.serve.pages import Piece
+
+
+class Guessed(NamedTuple):
+    """A row whose next tokens are to be guessed."""
+
+    number: int
+    tokens: list[int]
+    table: list[int]
 
 
 class Drafter(Protocol):
     """Who guesses."""
 
-    def guess(self, tokens: Sequence[int]) -> list[int]:
-        """Tokens that may follow; perhaps none."""
+    def guess(self, rows: Sequence[Guessed]) -> list[list[int]]:
+        """Tokens that may follow each row; perhaps none."""
 
 
 class NGram:
@@ -28,8 +43,12 @@ class NGram:
     def __init__(self, most: int = 4, longest: int = 3, within: int = 1024) -> None:
         self.most, self.longest, self.within = most, longest, within
 
-    def guess(self, tokens: Sequence[int]) -> list[int]:
-        """Up to `most` tokens, after the longest match of up to `longest` tokens among the last `within`."""
+    def guess(self, rows: Sequence[Guessed]) -> list[list[int]]:
+        """Up to `most` tokens of each, after the longest match of up to `longest` tokens among the last `within`."""
+        return [self.after(row.tokens) for row in rows]
+
+    def after(self, tokens: Sequence[int]) -> list[int]:
+        """The guess for one row."""
         recent = list(tokens[-self.within :])
         for size in range(min(self.longest, len(recent) - 1), 0, -1):
             tail = recent[-size:]
@@ -37,3 +56,64 @@ class NGram:
                 if recent[start : start + size] == tail:
                     return recent[start + size : start + size + self.most]
         return []
+
+
+class DraftModel:
+    """A smaller model of the same tokens. Its cache has blocks of the same numbers as the large one's."""
+
+    def __init__(self, model: Decoder, blocks: int, most: int = 4) -> None:
+        self.compute, self.most = Compute(model, blocks), most
+        self._cached: dict[int, tuple[list[int], list[int]]] = {}  # of a row: tokens in the cache, blocks
+
+    def guess(self, rows: Sequence[Guessed]) -> list[list[int]]:
+        """The likeliest `most` tokens after each row, fewer where its last block ends."""
+        drafts = [_Draft(row, self._held(row), list(row.tokens)) for row in rows]
+        for turn in range(self.most):
+            self._turn([draft for draft in drafts if len(draft.row.tokens) + turn <= len(draft.row.table) * BLOCK])
+        self._cached = {d.row.number: (d.tokens[: d.held], list(d.row.table)) for d in drafts}
+        return [draft.tokens[len(draft.row.tokens) :] for draft in drafts]
+
+    def _held(self, row: Guessed) -> int:
+        """How many of a row's tokens are in the cache, but for its last."""
+        cached, table = self._cached.get(row.number, ([], []))
+        pairs = enumerate(zip(cached, row.tokens, strict=False))
+        held = min(next((i for i, (a, b) in pairs if a != b), len(cached)), len(row.tokens) - 1)
+        return held if table[: blocks_for(held)] == row.table[: blocks_for(held)] else 0
+
+    def _turn(self, drafts: list[_Draft]) -> None:
+        """One token more for each, in forwards of many rows."""
+        left = list(drafts)
+        while left:
+            group, size = list[tuple[_Draft, Piece]](), 0
+            for draft in left:
+                piece = draft.piece()
+                if size + piece.count <= self.compute.room:
+                    group.append((draft, piece))
+                    size += piece.count
+            ends = list(accumulate(piece.count for _, piece in group))
+            done = [
+                (draft, end - 1)
+                for (draft, piece), end in zip(group, ends, strict=True)
+                if piece.end == len(draft.tokens)
+            ]
+            tokens = [token for draft, piece in group for token in draft.tokens[piece.start : piece.end]]
+            logits = self.compute.forward(tokens, [piece for _, piece in group], [row for _, row in done])
+            for draft, piece in group:
+                draft.held = piece.end
+            for (draft, _), token in zip(done, logits.argmax(dim=-1).tolist(), strict=True):
+                draft.tokens.append(token)
+                left.remove(draft)
+
+
+@dataclass(eq=False)
+class _Draft:
+    """A row with what is guessed behind it; `held`: how many of its tokens are in the cache."""
+
+    row: Guessed
+    held: int
+    tokens: list[int]
+
+    def piece(self) -> Piece:
+        """What is to be computed next, up to the end of a block."""
+        count = min(BLOCK - self.held % BLOCK, len(self.tokens) - self.held)
+        return Piece(tuple(self.row.table), self.held, count, len(self.tokens))

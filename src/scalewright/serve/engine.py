@@ -14,18 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from scalewright.model.decoder import Decoder
 from scalewright.serve.blocks import BLOCK, Blocks, blocks_for
-from scalewright.serve.drafts import Drafter
-from scalewright.serve.invariant import MOST, agrees, least_rows, threads, turn_weights
+from scalewright.serve.compute import Compute
+from scalewright.serve.drafts import Drafter, Guessed
 from scalewright.serve.load import Loaded
-from scalewright.serve.pages import Pages, Piece, paged_forward
+from scalewright.serve.pages import Piece
 from scalewright.serve.request import Request, Update
 from scalewright.serve.schedule import Item, Limits, Step, schedule
 from scalewright.serve.sequence import Sequence, logprob
@@ -40,9 +39,10 @@ class Settings:
 
     kv_blocks: int = 256  # of 64 tokens
     max_concurrency: int = 32
-    step_tokens: int = 192  # of a step; a forward has 127
+    step_tokens: int = 192  # of a step
     prefix_cache: bool = True
     drafter: Drafter | None = None
+    mtp: bool = False  # the model's own prediction module guesses
 
 
 @dataclass(frozen=True)
@@ -79,28 +79,22 @@ class _Counts:
 class Engine:
     """Serves requests with one model; not to be used by several threads at once. `close` gives the model back."""
 
-    def __init__(self, loaded: Loaded, settings: Settings | None = None) -> None:
+    def __init__(self, loaded: Loaded, settings: Settings | None = None, compute: Compute | None = None) -> None:
         model = loaded.model
         if not isinstance(model, Decoder):
             raise UserError("a module of your own has no paged cache", "serve", "use `generate`")
-        self.loaded, self.model, self.settings = loaded, model.eval(), settings or Settings()
-        self.limits = Limits(max(self.settings.step_tokens, self.settings.max_concurrency + BLOCK),
-                             self.settings.max_concurrency)  # fmt: skip
-        self.blocks, self.pages = Blocks(self.settings.kv_blocks), Pages(model, self.settings.kv_blocks)
-        self._undo = turn_weights(model)
-        self._threads, self.invariant = None, agrees(model)
-        if not self.invariant and next(model.parameters()).device.type == "cpu":
-            with threads(1):
-                self.invariant = agrees(model)
-            self._threads = 1 if self.invariant else None
-        self._sequences: dict[int, Sequence] = {}
+        self.loaded, self.spec, self.settings = loaded, model.spec, settings or Settings()
+        rows = self.settings.max_concurrency
+        self.limits = Limits(max(self.settings.step_tokens, rows + BLOCK), rows)
+        self.blocks = Blocks(self.settings.kv_blocks)
+        self.compute = Compute(model, self.settings.kv_blocks) if compute is None else compute
         self._waiting: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
         self._numbers, self._counts, self._last = 0, _Counts(), Step()
 
     def close(self) -> None:
         """Stores the model's weights as they were."""
-        self._undo()
+        self.compute.close()
 
     def add(self, request: Request) -> int:
         """Takes a request; its number. Raises UserError for what can never run."""
@@ -122,7 +116,6 @@ class Engine:
         """Whether there is nothing to do."""
         return not (self._waiting or self._running)
 
-    @torch.inference_mode()
     def step(self) -> list[Update]:
         """One step: a forward of what is scheduled, and the tokens that it gave."""
         waiting = [self._waiting[number] for number in sorted(self._waiting)]
@@ -135,8 +128,7 @@ class Engine:
         for number in step.admitted:
             self._admit(self._waiting.pop(number), shared[number])
         self._take_blocks(step.items)
-        with threads(self._threads):
-            updates = self._forward(step.items)
+        updates = self._forward(step.items)
         for update in updates:
             if update.finished is not None:
                 self.blocks.release(self._running.pop(update.number).table)
@@ -148,13 +140,18 @@ class Engine:
         while not self.idle:
             yield from self.step()
 
+    def room(self, prompt: int) -> int:
+        """How many tokens may follow a prompt of so many."""
+        spec, cache = self.spec, self.settings.kv_blocks * BLOCK
+        return max(0, min(cache, spec.learned_positions if spec.positions == "learned" else cache) - prompt)
+
     def stats(self) -> Stats:
         """What is now, and counts since the beginning."""
         kept, total = len(self.blocks.kept), self.settings.kv_blocks
         return Stats(
             waiting=len(self._waiting), running=len(self._running), blocks=total,
             blocks_used=total - self.blocks.available, blocks_cached=kept, block_size=BLOCK, kv_tokens=total * BLOCK,
-            max_concurrency=self.limits.rows, invariant=self.invariant, **vars(self._counts),
+            max_concurrency=self.limits.rows, invariant=self.compute.invariant, **vars(self._counts),
         )  # fmt: skip
 
     def picture(self) -> dict[str, Any]:
@@ -172,7 +169,7 @@ class Engine:
 
     def _check(self, request: Request) -> None:
         """Raises UserError for a request that can't run, before any of it does."""
-        prompt, new, spec = request.prompt, request.max_new_tokens, self.model.spec
+        prompt, new, spec = request.prompt, request.max_new_tokens, self.spec
         if not prompt:
             raise UserError("the prompt has no tokens", "generate", "write a prompt")
         if new < 1:
@@ -238,46 +235,66 @@ class Engine:
         if (run := self.blocks.take_run(length)) is None:
             return
         full = blocks_for(sequence.computed)
-        self.pages.copy(table[:full], run[:full])
+        self.compute.copy(table[:full], run[:full])
         self.blocks.release(table)
         sequence.table = run
 
     def _forward(self, items: list[Item]) -> list[Update]:
-        """Computes items, in forwards of at most 127 tokens; the updates of rows that got tokens."""
+        """Computes items, in forwards of at most 128 rows; the updates of rows that got tokens."""
         updates = dict[int, Update]()
-        for group in _groups(items):
+        for group in _groups(items, self.compute.room):
             pieces, tokens = list[Piece](), list[int]()
             for item in group:
                 sequence = self._running[item.number]
                 pieces.append(Piece(tuple(sequence.table), item.start, item.length, sequence.prompt))
                 tokens += (sequence.tokens + sequence.drafts)[item.start : item.end]
-            hidden = paged_forward(self.model, self.pages, tokens, pieces, max(least_rows(self.model), len(tokens) + 1))
-            self._next_tokens(group, hidden, updates)
+            wanted = [self._first_wanted(item) for item in group]
+            starts = list(accumulate((item.length for item in group), initial=0))
+            rows = [
+                row
+                for item, first, start in zip(group, wanted, starts, strict=False)
+                for row in range(start + first - item.start, start + item.length)
+            ]
+            logits = self.compute.forward(tokens, pieces, rows)
+            self._next_tokens(group, wanted, logits, updates)
+            if self.settings.mtp:
+                self._predict(group, starts)
         return list(updates.values())
 
-    def _next_tokens(self, group: list[Item], hidden: Tensor, updates: dict[int, Update]) -> None:
-        """Logits of the rows that need them, and what follows from those."""
-        at, rows, wanted = 0, list[int](), list[tuple[Sequence, int, int]]()  # (sequence, first token, rows)
-        for item in group:
-            sequence = self._running[item.number]
-            first = 0 if sequence.request.prompt_logprobs and item.start < sequence.prompt else len(sequence.tokens) - 1
-            first = max(first, item.start)
-            end = item.end
-            sequence.computed = end
+    def _first_wanted(self, item: Item) -> int:
+        """The first token of an item from which on logits are needed; its end where they aren't."""
+        sequence = self._running[item.number]
+        all_of_it = sequence.request.prompt_logprobs and item.start < sequence.prompt
+        return min(item.end, item.start if all_of_it else max(item.start, len(sequence.tokens) - 1))
+
+    def _next_tokens(self, group: list[Item], wanted: list[int], logits: Tensor, updates: dict[int, Update]) -> None:
+        """Counts what was computed, and takes what follows from the logits [rows, V]."""
+        likeliest, at = logits.argmax(dim=-1).tolist() if len(logits) else [], 0
+        for item, first in zip(group, wanted, strict=True):
+            sequence, count = self._running[item.number], item.end - first
+            sequence.computed = item.end
             self._register(sequence)
-            if first < end:
-                rows += range(at + first - item.start, at + item.length)
-                wanted.append((sequence, first, end - first))
-            at += item.length
-        if not rows:
-            return
-        logits = self.model.logits(hidden[[*rows, len(hidden) - 1]])[:-1]
-        likeliest = logits.argmax(dim=-1).tolist()
-        at = 0
-        for sequence, first, count in wanted:
-            part, best = logits[at : at + count], likeliest[at : at + count]
-            self._follow(sequence, first, part, best, updates)
+            if count:
+                self._follow(sequence, first, logits[at : at + count], likeliest[at : at + count], updates)
             at += count
+
+    def _predict(self, group: list[Item], starts: list[int]) -> None:
+        """Runs the prediction module over the tokens whose next ones are there by now, and keeps its guesses."""
+        rows, following, pieces, asked = list[int](), list[int](), list[Piece](), list[tuple[int, Sequence]]()
+        for item, start in zip(group, starts, strict=False):
+            sequence = self._running[item.number]
+            end = min(item.end, len(sequence.tokens) - 1)
+            if end <= item.start:
+                continue
+            rows += range(start, start + end - item.start)
+            following += sequence.tokens[item.start + 1 : end + 1]
+            pieces.append(Piece(tuple(sequence.table), item.start, end - item.start, sequence.prompt))
+            if end == len(sequence.tokens) - 1 and sequence.may_guess:
+                asked.append((len(rows) - 1, sequence))
+        if rows:
+            guesses = self.compute.guess(rows, following, pieces, [row for row, _ in asked])
+            for (_, sequence), guess in zip(asked, guesses, strict=True):
+                sequence.drafts = [guess]
 
     def _follow(
         self, sequence: Sequence, first: int, logits: Tensor, likeliest: list[int], updates: dict[int, Update]
@@ -320,25 +337,24 @@ class Engine:
 
     def _draft(self) -> None:
         """Guesses what follows the rows that decode, to be checked in the next step."""
-        if self.settings.drafter is None:
-            return
-        for sequence in self._running.values():
-            left = sequence.limit - len(sequence.tokens) - 1
-            if left > 0 and sequence.request.grammar is None and sequence.computed == len(sequence.tokens) - 1:
-                sequence.drafts = self.settings.drafter.guess(sequence.tokens)[:left]
+        rows = [s for s in self._running.values() if s.may_guess and s.computed == len(s.tokens) - 1]
+        if self.settings.drafter is not None and rows:
+            guesses = self.settings.drafter.guess([Guessed(s.number, s.tokens, s.table) for s in rows])
+            for sequence, guess in zip(rows, guesses, strict=True):
+                sequence.drafts = guess[: sequence.limit - len(sequence.tokens) - 1]
 
 
-def _groups(items: list[Item]) -> Iterator[list[Item]]:
-    """Items of one forward each: at most 127 tokens, since one row is padding."""
+def _groups(items: list[Item], room: int) -> Iterator[list[Item]]:
+    """Items of one forward each, of at most `room` tokens; a piece of a prompt isn't cut."""
     group, size = list[Item](), 0
     for item in items:
         start = item.start
         while (end := item.end) > start:
-            if size == MOST - 1:
+            if size == room:
                 yield group
                 group, size = [], 0
-            count = min(end - start, MOST - 1 - size) if item.length > BLOCK else end - start
-            if size + count > MOST - 1:
+            count = min(end - start, room - size) if item.length > BLOCK else end - start
+            if size + count > room:
                 yield group
                 group, size = [], 0
                 continue

@@ -1,15 +1,7 @@
-"""Text from a model: a prompt goes in once, then one token a step, its keys and values cached.
+"""Text from a model: requests to an engine of one's own, until they are finished.
 
-    "To be" -> ids --one forward--> cache, logits -> token -> forward of that token -> logits -> token ...
-
-Prompts of different lengths share a batch: shorter ones are padded on the left, the padding is a document of its own
-that nothing else can see, and positions count from each prompt's first token. The next token is the most likely one, or
-a draw after temperature, top-k and top-p:
-
-    logits / temperature -> keep the k largest -> keep the fewest whose probabilities reach p -> draw
-
-The order and the rules at the edges are those of transformers: ties with the k-th logit stay, and top-p keeps the token
-that crosses p.
+"To be" -> ids -> Request ──Engine──> tokens, pieces of text as they come
+                          └─ a module of the user's own has no cache: everything is read again at each token
 """
 
 from __future__ import annotations
@@ -17,21 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from scalewright.model.cache import Cache
 from scalewright.model.decoder import Decoder
+from scalewright.serve.blocks import blocks_for
+from scalewright.serve.engine import Engine, Settings
 from scalewright.serve.load import Loaded, load_for_generation
-from scalewright.serve.sampling import Sampling, choose
-from scalewright.serve.text import Detokenizer, StopText
+from scalewright.serve.request import Request, StoppedBy, Update
+from scalewright.serve.sampling import Sampling
+from scalewright.serve.sequence import Sequence as Running
 from scalewright.spec.errors import UserError
 
-StoppedBy = Literal["length", "end_of_text", "stop"]
-
-LONGEST = 1 << 20  # new tokens: memory for their keys and values is taken at the start
+LONGEST = 1 << 20  # new tokens: room for their keys and values is reserved at the start
+AT_ONCE = 32  # requests
 
 
 @dataclass(frozen=True)
@@ -82,33 +74,18 @@ def continue_text(
     stream: Callable[[str], None] | None = None,
 ) -> Generated:
     """As `generate_text`, with a model that is loaded already."""
-    ids = loaded.encode(prompt)
-    pieces, tokens = Detokenizer(loaded.decode, ids), list[int]()
-    gate, text = StopText(stop), list[str]()
+    request = Request(loaded.encode(prompt), max_new_tokens, sampling, tuple(stop))
+    text, tokens = list[str](), list[int]()
     stopped: StoppedBy = "length"
-
-    def put(piece: str) -> None:
-        if piece:
-            text.append(piece)
-            if stream is not None:
-                stream(piece)
-
     began = time.perf_counter()
-    for (token,) in steps(loaded.model, [ids], max_new_tokens, sampling):
-        tokens.append(token)
-        if token in loaded.end_of_text:
-            stopped = "end_of_text"
-            break
-        put(gate.add(pieces.add(token)))
-        if gate.stopped:
-            stopped = "stop"
-            break
+    for update in answers(loaded, [request]):
+        tokens += update.tokens
+        if update.text:
+            text.append(update.text)
+            if stream is not None:
+                stream(update.text)
+        stopped = update.finished or stopped
     seconds = time.perf_counter() - began
-    if stopped != "stop":
-        put(gate.add(pieces.rest()))
-        if gate.stopped:
-            stopped = "stop"
-        put(gate.rest())  # empty where a stop string was removed
     return Generated("".join(text), tokens, len(tokens) / seconds if tokens else 0.0, stopped)
 
 
@@ -121,100 +98,58 @@ def generate(
     top_p: float | None = None,
     seed: int = 0,
     stop: Sequence[int] = (),
-    on_step: Callable[[list[int]], None] | None = None,
-    ends: Callable[[list[int]], bool] | None = None,
 ) -> list[list[int]]:
     """The new tokens of each prompt; a row ends with the first of its tokens that is in `stop`, and keeps it.
 
-    A row also ends when `ends` is true of its new tokens so far (`serve.text.holds_stop`). `on_step` is given
-    every row's newest token after each step, also of those that ended. Raises UserError.
+    Row n draws with `seed + n`. Raises UserError.
     """
-    sampling = Sampling(temperature, top_k or 0, 1.0 if top_p is None else top_p, seed)
-    rows: list[list[int]] = [[] for _ in prompt_ids]
-    ended = [False] * len(rows)
-    for newest in steps(model, prompt_ids, max_new_tokens, sampling):
-        for number, (row, token) in enumerate(zip(rows, newest, strict=True)):
-            if not ended[number]:
-                row.append(token)
-                ended[number] = token in stop or (ends is not None and ends(row))
-        if on_step is not None:
-            on_step(newest)
-        if all(ended):
-            break
+    drawn = [
+        Sampling(temperature, top_k or 0, 1.0 if top_p is None else top_p, seed + n) for n in range(len(prompt_ids))
+    ]
+    requests = [Request(ids, max_new_tokens, way) for ids, way in zip(prompt_ids, drawn, strict=True)]
+    return tokens_of(Loaded(model, None, frozenset(stop)), requests)
+
+
+def tokens_of(loaded: Loaded, requests: Sequence[Request]) -> list[list[int]]:
+    """The new tokens of each request; raises UserError."""
+    rows: list[list[int]] = [[] for _ in requests]
+    for update in answers(loaded, requests):
+        rows[update.number] += update.tokens
     return rows
 
 
-def steps(model: nn.Module, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling) -> Iterator[list[int]]:
-    """Up to `count` steps, each the newest token of every row."""
-    _check(model, prompts, count)
-    if not isinstance(model, Decoder):
-        return _steps_without_cache(model, prompts, count, sampling)
-    return _steps_with_cache(model, prompts, count, sampling)
+def answers(loaded: Loaded, requests: Sequence[Request]) -> Iterator[Update]:
+    """The updates of all requests, numbered from 0, as they come; raises UserError before anything runs."""
+    for request in requests:
+        if not 1 <= request.max_new_tokens <= LONGEST:
+            raise UserError(f"max_new_tokens is {request.max_new_tokens}", "generate", f"use 1 to {LONGEST:,}")
+        if not request.prompt:
+            raise UserError("the prompt has no tokens", "generate", "write a prompt")
+    if not isinstance(loaded.model, Decoder):
+        return _read_again(loaded, requests)
+    return _by_engine(loaded, requests)
 
 
-def _steps_with_cache(
-    model: Decoder, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling
-) -> Iterator[list[int]]:
-    device = next(model.parameters()).device
-    tokens, positions, documents = (None if t is None else t.to(device) for t in left_padded(prompts))
-    assert tokens is not None
-    cache = Cache(tokens.shape[1] + count)
-    generators = [sampling.generator(row) for row in range(len(prompts))]
-    for _ in range(count):
-        with torch.inference_mode():
-            hidden = model.features(tokens, positions, documents, cache)
-            newest = choose(model.logits(hidden[:, -1]), sampling, generators)
-        yield newest.tolist()
-        tokens = newest[:, None].to(device)
-        if positions is not None and documents is not None:
-            positions, documents = positions[:, -1:] + 1, torch.zeros_like(tokens)
+def _by_engine(loaded: Loaded, requests: Sequence[Request]) -> Iterator[Update]:
+    sizes = sorted((blocks_for(len(r.prompt) + r.max_new_tokens) for r in requests), reverse=True)
+    engine = Engine(loaded, Settings(max(1, sum(sizes[:AT_ONCE])), AT_ONCE))
+    try:
+        number_of = {engine.add(request): number for number, request in enumerate(requests)}
+        for update in engine.run():
+            update.number = number_of[update.number]
+            yield update
+    finally:
+        engine.close()
 
 
-def _steps_without_cache(
-    model: nn.Module, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling
-) -> Iterator[list[int]]:
-    """For a module of the user's own, without a cache: everything is read again at each step, row by row."""
-    device = next(model.parameters()).device
-    rows = [torch.tensor([list(prompt)], device=device) for prompt in prompts]
-    generators = [sampling.generator(row) for row in range(len(prompts))]
-    for _ in range(count):
-        with torch.inference_mode():
-            logits = torch.cat([model(row)[:, -1] for row in rows])
-            newest = choose(logits, sampling, generators)
-        rows = [torch.cat([row, token.view(1, 1).to(device)], dim=1) for row, token in zip(rows, newest, strict=True)]
-        yield newest.tolist()
-
-
-def left_padded(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Tokens, positions and documents [B, T]; prompts of one length need no positions and documents.
-
-    Padding is document -1: it sees itself (a row of attention must see something) and nothing sees it.
-    """
-    longest = max(len(prompt) for prompt in prompts)
-    missing = torch.tensor([longest - len(prompt) for prompt in prompts])
-    tokens = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
-    if not missing.any():
-        return tokens, None, None
-    positions = torch.arange(longest)[None] - missing[:, None]
-    return tokens, positions.clamp(min=0), -(positions < 0).long()
-
-
-def _check(model: nn.Module, prompts: Sequence[Sequence[int]], count: int) -> None:
-    """Raises UserError for a request that can't work, before any of it runs."""
-    if not 1 <= count <= LONGEST:
-        raise UserError(f"max_new_tokens is {count}", "generate", f"use 1 to {LONGEST:,}")
-    if not prompts or any(len(prompt) == 0 for prompt in prompts):
-        raise UserError("the prompt has no tokens", "generate", "write a prompt")
-    if isinstance(model, Decoder):
-        longest, rows = max(len(prompt) for prompt in prompts), model.spec.learned_positions
-        if model.spec.positions == "learned" and longest + count > rows:
-            raise UserError(
-                f"a prompt of {longest} tokens and {count} new ones need {longest + count} positions",
-                f"the model has learned {rows}",
-                f"use max_new_tokens {max(rows - longest, 0)} or less, or a shorter prompt",
-            )
-        vocabulary = model.spec.vocab_size
-        beyond = [token for prompt in prompts for token in prompt if not 0 <= token < vocabulary]
-        if beyond:
-            problem = f"token {beyond[0]} is outside the model's vocabulary of {vocabulary}"
-            raise UserError(problem, "prompt", "use the tokenizer that the model was trained with")
+@torch.inference_mode()
+def _read_again(loaded: Loaded, requests: Sequence[Request]) -> Iterator[Update]:
+    """For a module of the user's own: row by row, without a cache."""
+    device = next(loaded.model.parameters()).device
+    for number, request in enumerate(requests):
+        row, update = Running(number, request, loaded), Update(number)
+        while update.finished is None:
+            update = Update(number)
+            logits = loaded.model(torch.tensor([row.tokens], device=device))[0, -1]
+            row.add(row.choose(logits), update, logits)
+            yield update

@@ -5,8 +5,8 @@
 A product's library chooses its order of sums by M. Measured here (MKL of torch 2.13, AVX-512, fp32; 13 shapes, one
 thread): with W stored as [out, in] a row's bits change below 16 rows; with it stored as [in, out] they are the same
 from 2 to 128 rows, and a product of 2 rows is about as fast as one of 1. So weights are stored that way (their shapes
-stay, their strides change), a forward has 2 to 128 rows, and the last of them is padding: where a vector loop's end is
-computed one by one, by other instructions, it is in that row.
+stay, their strides change), and a forward has 2 to 128 rows. The last of them are padding, 32 numbers or more: the end
+of a vector loop over all rows (SiLU, sigmoid) is computed number by number, by other instructions, and lies there.
 
 What a library does on another machine isn't promised by anybody, so `agrees` tries it, with the model's own shapes.
 """
@@ -23,8 +23,10 @@ from torch import Tensor, nn
 from scalewright.model.decoder import Decoder, Head
 from scalewright.model.latent_attention import LatentAttention
 from scalewright.model.moe import Experts, Stack
+from scalewright.model.router import Router
 
 MOST = 128  # rows of a forward, the padding included
+TAIL = 32  # numbers that a vector loop may leave to be computed one by one: two vectors
 LEAST_OF_BATCHES = 4  # rows with latent attention: smaller products of small heads are made by other code
 TRIED = (2, 3, 4, 7, 16, 17, 33, 64, 100, 127)
 
@@ -53,14 +55,20 @@ def turn_weights(model: nn.Module) -> Callable[[], None]:
     return undo
 
 
-def least_rows(model: Decoder) -> int:
-    """The rows that a forward has at least."""
-    return 2 if model.spec.mla is None else LEAST_OF_BATCHES
+def padding(model: Decoder) -> int:
+    """Rows of padding that a forward ends with."""
+    moe = model.spec.moe
+    return -(-TAIL // min(TAIL, moe.num_experts if moe is not None else TAIL))  # a router's scores are narrow
+
+
+def padded_rows(model: Decoder, tokens: int) -> int:
+    """The rows of a forward of so many tokens."""
+    return max(tokens + padding(model), 2 if model.spec.mla is None else LEAST_OF_BATCHES)
 
 
 def multiplied(model: nn.Module) -> list[Tensor]:
     """The matrices that the model multiplies with: its embedding, too, where the head is tied to it."""
-    modules = [module for module in model.modules() if isinstance(module, nn.Linear | Stack | Head)]
+    modules = [module for module in model.modules() if isinstance(module, nn.Linear | Stack | Head | Router)]
     weights = [module.weight for module in modules if module.weight is not None]
     if isinstance(model, Decoder) and model.embed is not None and (model.head is None or model.head.weight is None):
         weights.append(model.embed.weight)

@@ -55,9 +55,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class _Read:
-    """Queries that are attended at once: rows `at` of the flat forward, and keys of one row."""
+    """Queries that are attended at once: the keys of their row."""
 
-    at: slice
     where: slice | Tensor  # slots
     context: Context  # with what these queries see
     first: int = 0  # of the keys, in layers with a window that needs no mask
@@ -130,11 +129,10 @@ class PagedStep(Cache):
         self.length = 1  # tokens may have come before: latent attention reads latents
         self.pages = pages
         self.slots = torch.tensor([slot for piece in pieces for slot in piece.slots(piece.start)], device=x.device)
-        self.reads, at = list[_Read](), 0
-        for piece in pieces:
-            for start, count in _queries(piece):
-                self.reads.append(_read(piece, slice(at, at + count), start, count, model, x))
-                at += count
+        queries = [(piece, *query) for piece in pieces for query in _queries(piece)]
+        self.reads = [_read(piece, start, count, model, x) for piece, start, count in queries]
+        self.sizes = [count for _, _, count in queries]
+        self.sizes.append(x.shape[1] - sum(self.sizes))  # of padding
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """k and v as they are: the core puts them into the cache."""
@@ -151,7 +149,7 @@ def _queries(piece: Piece) -> list[tuple[int, int]]:
     return head + [(token, 1) for token in range(piece.start + of_prompt, piece.end)]
 
 
-def _read(piece: Piece, at: slice, start: int, count: int, model: Decoder, x: Tensor) -> _Read:
+def _read(piece: Piece, start: int, count: int, model: Decoder, x: Tensor) -> _Read:
     spec, length = model.spec, start + count
     blocks = piece.table[: -(-length // BLOCK)]
     side_by_side = all(b - a == 1 for a, b in pairwise(blocks))
@@ -160,11 +158,11 @@ def _read(piece: Piece, at: slice, start: int, count: int, model: Decoder, x: Te
     if not side_by_side:
         where = torch.tensor(Piece(piece.table, 0, length, 0).slots(), device=x.device)
     if count > 1 or spec.positions == "alibi":
-        return _Read(at, where, _seen(*views_after(spec, start, count, x, model.heads)))
+        return _Read(where, _seen(*views_after(spec, start, count, x, model.heads)))
     window, first = spec.sliding_window, 0
     if window is not None and length > window:
         first = start - start % window if spec.window_chunks else length - window
-    return _Read(at, where, PLAIN, first)
+    return _Read(where, PLAIN, first)
 
 
 class PagedCore(nn.Module):
@@ -179,42 +177,62 @@ class PagedCore(nn.Module):
         step = context.cache
         if not isinstance(step, PagedStep):
             return self.core(q, k, v, context, sinks)  # type: ignore[no-any-return]
-        keys, values = step.pages.write(self.number, step.slots, k, None if self.latent else v)
-        out = q.new_zeros(1, q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
-        for read in step.reads:
-            first = read.first if self.core.sliding else 0
-            of_k, of_v = (_rows(store, read.where, first) for store in (keys, values))
-            part = self.core(q[:, :, read.at], of_k, of_v, read.context, sinks)
-            out[:, :, read.at] = part[..., : v.shape[-1]]
-        return out
+        stores = step.pages.write(self.number, step.slots, k, None if self.latent else v)
+        keys, values = (store.transpose(0, 1)[None] for store in stores)  # [1, G, slots, K]
+        sliding, width, parts = self.core.sliding, v.shape[-1], list[Tensor]()
+        for read, queries in zip(step.reads, torch.split(q, step.sizes, dim=2), strict=False):
+            first = read.first if sliding else 0
+            out = self.core(queries, _rows(keys, read.where, first), _rows(values, read.where, first), read.context,
+                            sinks)  # fmt: skip
+            parts.append(out if out.shape[-1] == width else out[..., :width])
+        parts.append(q.new_zeros(1, q.shape[1], step.sizes[-1], width))
+        return torch.cat(parts, dim=2)
 
 
 def _rows(store: Tensor, where: slice | Tensor, first: int) -> Tensor:
-    """Keys or values of one row, [1, G, T, K]: a view where its blocks lie side by side."""
+    """Keys or values of one row, [1, G, T, K], of all slots': a view where its blocks lie side by side."""
     if isinstance(where, slice):
-        return store[where.start + first : where.stop].transpose(0, 1)[None]
-    return store.index_select(0, where[first:]).transpose(0, 1)[None]
+        return store[:, :, where.start + first : where.stop]
+    return store.index_select(2, where[first:])
 
 
 def paged_forward(model: Decoder, pages: Pages, tokens: Sequence[int], pieces: Sequence[Piece], rows: int) -> Tensor:
     """Hidden states [rows, D], after the final norm, of the pieces' tokens, and behind them of zeros."""
-    more = rows - len(tokens)
     device = next(model.parameters()).device
-    flat = torch.tensor([[*tokens, *[0] * more]], device=device)
-    positions = torch.tensor([[*(t for p in pieces for t in range(p.start, p.end)), *[0] * more]], device=device)
-    x = model.embedded_tokens(flat, positions)
-    step = PagedStep(pages, pieces, model, x)
-    ropes = _ropes(model.spec, positions, pieces, more)
-    heat = temperature_of(model.spec, positions)
-    context = Context(positions, None, *ropes, View(), View(), step, heat)
-    return model.run(x, context)[0][0]
+    flat = torch.tensor([[*tokens, *[0] * (rows - len(tokens))]], device=device)
+    x = model.embedded_tokens(flat, _positions(pieces, rows, device))
+    return model.run(x, _context(model, pages, x, pieces))[0][0]
 
 
-def _ropes(spec: ModelSpec, positions: Tensor, pieces: Sequence[Piece], more: int) -> tuple[Any, Any]:
+def paged_prediction(
+    model: Decoder, pages: Pages, hidden: Tensor, tokens: Sequence[int], pieces: Sequence[Piece]
+) -> Tensor:
+    """The first prediction module's hidden [rows, D], from that of the pieces' tokens and the tokens after them."""
+    more = len(hidden) - len(tokens)
+    flat = torch.tensor([[*tokens, *[0] * more]], device=hidden.device)
+    x = hidden[None]
+    return model.predict(0, x, flat, _context(model, pages, x, pieces))[0]
+
+
+def _positions(pieces: Sequence[Piece], rows: int, device: torch.device) -> Tensor:
+    """Those of the pieces' tokens, and zeros, [1, rows]."""
+    places = [place for piece in pieces for place in range(piece.start, piece.end)]
+    return torch.tensor([[*places, *[0] * (rows - len(places))]], device=device)
+
+
+def _context(model: Decoder, pages: Pages, x: Tensor, pieces: Sequence[Piece]) -> Context:
+    """What all blocks share, for x [1, rows, D]."""
+    positions = _positions(pieces, x.shape[1], x.device)
+    ropes, heat = _ropes(model.spec, positions, pieces), temperature_of(model.spec, positions)
+    return Context(positions, None, *ropes, View(), View(), PagedStep(pages, pieces, model, x), heat)
+
+
+def _ropes(spec: ModelSpec, positions: Tensor, pieces: Sequence[Piece]) -> tuple[Any, Any]:
     """Rotary tables; where they depend on the longest position, of each piece by itself."""
     if spec.positions != "rope" or spec.rope.scaling is None or spec.rope.scaling.kind != "dynamic":
         return rope_of(spec, positions)
-    sizes = [piece.count for piece in pieces] + ([more] if more else [])
+    sizes = [piece.count for piece in pieces]
+    sizes.append(positions.shape[1] - sum(sizes))  # of padding: one row at least
     parts = [rope_of(spec, part) for part in torch.split(positions, sizes, dim=1)]
     joined = []
     for tables in zip(*parts, strict=True):

@@ -43,7 +43,7 @@ class Sampling:
         if not (self.temperature == 0 or COLDEST <= self.temperature < float("inf")):
             how = f"use 0 (the most likely token), or {COLDEST} or more"
             raise UserError(f"temperature is {self.temperature}", "generate", how)
-        if not 0 <= self.seed < 1 << 63:  # a row's number is added, and torch takes 64 bits
+        if not 0 <= self.seed < 1 << 63:  # torch takes 64 bits
             raise UserError(f"seed is {self.seed}", "generate", "use a number from 0 to 2^63 - 1")
         if self.top_k < 0:
             raise UserError(f"top_k is {self.top_k}", "generate", "use 0 (all tokens) or more")
@@ -73,9 +73,9 @@ class Sampling:
             self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0 or self.logit_bias
         )
 
-    def generator(self, row: int = 0) -> torch.Generator:
-        """Row `row`'s own random numbers: its draws don't depend on its neighbours in the batch."""
-        return torch.Generator().manual_seed(self.seed + row)
+    def generator(self) -> torch.Generator:
+        """A request's own random numbers."""
+        return torch.Generator().manual_seed(self.seed)
 
 
 def penalized(logits: Tensor, sampling: Sampling, prompt: Sequence[int], written: Sequence[int]) -> Tensor:
@@ -95,7 +95,7 @@ def penalized(logits: Tensor, sampling: Sampling, prompt: Sequence[int], written
 
 
 def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Logits [B, V] after temperature, top-k, top-p and min-p; the excluded ones are -inf."""
+    """Logits [..., V] after temperature, top-k, top-p and min-p; the excluded ones are -inf."""
     scores = logits.float() / sampling.temperature
     if 0 < sampling.top_k < scores.shape[-1]:
         kth = scores.topk(sampling.top_k, dim=-1).values[..., -1, None]
@@ -112,9 +112,9 @@ def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
     return scores
 
 
-def choose(logits: Tensor, sampling: Sampling, generators: list[torch.Generator]) -> Tensor:
-    """The next token of each row, [B] on the CPU, for logits [B, V]."""
+def choose(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """The next token for logits [V]; a draw takes one number of the generator's."""
     if sampling.greedy:
-        return logits.argmax(dim=-1).cpu()
-    probabilities = filtered(logits, sampling).softmax(dim=-1).cpu()
-    return torch.cat([torch.multinomial(row, 1, generator=g) for row, g in zip(probabilities, generators, strict=True)])
+        return int(logits.argmax())
+    probabilities = filtered(logits[None], sampling)[0].softmax(dim=-1).cpu()
+    return int(torch.multinomial(probabilities, 1, generator=generator))

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from scalewright.serve.blocks import BLOCK, block_keys, blocks_for
 from scalewright.serve.load import Loaded
 from scalewright.serve.request import Logprob, Request, StoppedBy, Update
-from scalewright.serve.sampling import filtered, penalized
+from scalewright.serve.sampling import choose, penalized
 from scalewright.serve.schedule import Row
 from scalewright.serve.text import Detokenizer, StopText
 
@@ -49,6 +48,11 @@ class Sequence:
         return self.prompt + self.request.max_new_tokens
 
     @property
+    def may_guess(self) -> bool:
+        """Whether tokens behind the next one may be guessed: a grammar's state doesn't go back."""
+        return self.limit - len(self.tokens) > 1 and self.request.grammar is None
+
+    @property
     def shareable(self) -> int:
         """Whole blocks of its prompt that the cache may give: one token is left to compute."""
         return min(len(self.keys), (self.prompt - 1) // BLOCK)
@@ -71,10 +75,7 @@ class Sequence:
         scores = penalized(logits, sampling, self.tokens[: self.prompt], self.written) if sampling.penalizes else logits
         if request.grammar is not None:
             scores = request.grammar.mask(scores)
-        if sampling.greedy:
-            return int(scores.argmax())
-        probabilities = filtered(scores[None], sampling)[0].softmax(dim=-1).cpu()
-        return int(torch.multinomial(probabilities, 1, generator=self._generator))
+        return choose(scores, sampling, self._generator)
 
     @property
     def plain(self) -> bool:

@@ -14,16 +14,6 @@ Decode = Callable[[list[int]], str]
 BROKEN = "\ufffd"  # a decoder's sign for part of a character
 
 
-def holds_stop(decode: Decode, tokens: list[int], stops: Sequence[str]) -> bool:
-    """Whether the text of the last tokens holds a stop string; called after each token.
-
-    A token adds a byte at least, unless it has no text; a few more are read for these.
-    """
-    longest = max((len(stop.encode()) for stop in stops if stop), default=0)
-    tail = decode(tokens[-(longest + 8) :]) if longest else ""
-    return any(stop in tail for stop in stops if stop)
-
-
 class Detokenizer:
     """Text of the tokens after a prompt; pieces come when their last character is complete."""
 

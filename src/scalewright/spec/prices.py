@@ -8,6 +8,9 @@
     >>> price_of("h100", "reserved_1y").median      USD of a GPU for an hour
     >>> footprint(1_000_000, "h100", region="us-central1").co2_kg
 
+Clouds that print a year's price aren't those that print an hour's: what another commitment costs beside on demand is
+taken from clouds that print both, so that the two can be compared.
+
 A price is of one device of spec/hardware: a GPU (of a GB200 superchip there are two), a TPU's chip (not its cores).
 The figures and their sources are in prices.yaml. Bands of energy: devices, hosts and fans are low or high together;
 PUE and grid are independent of that, so that their ratios to the median add as squares of logarithms. What model cards
@@ -67,6 +70,8 @@ class Price(Band):
     device: str
     commitment: str
     clouds: tuple[str, ...]
+    discount: str = ""  # how the median follows from on demand's, where it does
+    lacking: str = ""  # the file that was asked first, and has no price of this device
 
     @property
     def words(self) -> str:
@@ -74,10 +79,10 @@ class Price(Band):
         where = self.clouds[0] if len(self.clouds) == 1 else f"{len(self.clouds)} clouds"
         span = f"{self.median:.2f}"
         if self.low < self.high:
-            span = f"{self.low:.2f} to {self.high:.2f}, median {self.median:.2f}"
-        return (
-            f"{self.device} {self.commitment.replace('_', ' ')} {span} {self.currency} an hour ({where}, {self.date})"
-        )
+            span = f"{self.low:.2f} to {self.high:.2f}, median {self.median:.2f}{self.discount}"
+        lacking = f"; {self.lacking} has none of it" if self.lacking else ""
+        kind = self.commitment.replace("_", " ")
+        return f"{self.device} {kind} {span} {self.currency} an hour ({where}, {self.date}{lacking})"
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class PriceRow(Spec):
     """A row of a price list: `price` of `devices` devices for an hour."""
 
     device: str
-    price: float = Field(ge=0, le=1e6)
+    price: float = Field(gt=0, le=1e6)
     devices: int = Field(1, ge=1)
     commitment: Commitment = "on_demand"
     cloud: str = "yours"
@@ -122,8 +127,13 @@ class PriceRow(Spec):
 class PriceList(Spec):
     """A price list of one's own: `prices: [{device, price, ...}]`, in one currency."""
 
-    currency: str = Field("USD", pattern="^[A-Za-z]{3}$")
+    currency: str = "USD"
     prices: tuple[PriceRow, ...] = Field(min_length=1)
+
+    @field_validator("currency")
+    @classmethod
+    def _coined(cls, code: str) -> str:
+        return currency_of(code, "currency")
 
     @from_keys
     def _dates(cls, data: Any) -> Any:
@@ -138,6 +148,13 @@ class PriceList(Spec):
 def _data() -> dict[str, Any]:
     data: dict[str, Any] = read_yaml(FILE)
     return data
+
+
+def currency_of(code: str, where: str = "--currency") -> str:
+    """The code in capitals; raises UserError where ISO 4217 has no such money."""
+    if code.upper() not in _data()["currencies"].split():
+        raise UserError(f"currency is '{code}'", where, "give a code of ISO 4217, such as EUR")
+    return code.upper()
 
 
 @lru_cache(maxsize=1)
@@ -173,14 +190,26 @@ def price_of(
         raise UserError(f"no price of {identifier}, {asked}, is known", "price", f"give --price; the list has {has}")
     if cloud is None:
         rows = [row for row in rows if row.cloud == own_cloud] or rows
-    by_cloud: dict[str, list[float]] = {}
-    for row in rows:
-        by_cloud.setdefault(row.cloud, []).append(row.each)
-    each = [row.each for row in rows]
+    clouds, each = _by_cloud(rows), [row.each for row in rows]
+    middle, discount = median(clouds.values()), ""
+    on_demand = _by_cloud(row for row in of_device if row.commitment == "on_demand")
+    if commitment != "on_demand" and cloud is None and (both := clouds.keys() & on_demand.keys()):
+        share = median(clouds[name] / on_demand[name] for name in both)
+        middle = share * median(on_demand.values())
+        discount = f" ({share:.0%} of on demand, as with {' and '.join(sorted(both))})"
     return Price(
-        min(each), median(map(median, by_cloud.values())), max(each), lists[0].currency.upper(),
-        max(row.date for row in rows), tuple(row.words for row in rows), identifier, commitment, tuple(by_cloud),
+        min(*each, middle), middle, max(*each, middle), lists[0].currency.upper(),
+        max(row.date for row in rows), tuple(row.words for row in rows), identifier, commitment, tuple(clouds),
+        discount, str(file) if yours is not None and lists[0] is not yours else "",
     )  # fmt: skip
+
+
+def _by_cloud(rows: Iterable[PriceRow]) -> dict[str, float]:
+    """Of each cloud the median of what it prints, so that each counts once."""
+    each: dict[str, list[float]] = {}
+    for row in rows:
+        each.setdefault(row.cloud, []).append(row.each)
+    return {name: median(prices) for name, prices in each.items()}
 
 
 def buy_below(hourly: float, device: Named) -> float:

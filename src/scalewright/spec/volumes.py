@@ -132,25 +132,33 @@ class Exchanges:
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank's numbers for the formulas below; scalars or columns."""
+    """One rank's numbers of weights and gradients; scalars or columns."""
 
     zero_stage: Number
     pp: Number
-    tp: Number
     accumulation: Number
     fsdp: Number  # ranks that share a tensor
     replicas: Number  # of shards
     sharded: Number  # whether parameters are FSDP's
-    width: Number  # bytes of an activation or a gathered parameter
+    width: Number  # bytes of a gathered parameter
     groups: tuple[Group, ...]
     buckets: tuple[tuple[Collective, Number, Number], ...]  # of unsharded gradients: bytes, how many
     partial: tuple[tuple[str, Number, Number], ...]  # axis, bytes, how many
+    experts: Shards = Shards()
+
+
+@dataclass(frozen=True)
+class Activations:
+    """One rank's numbers of what its micro-batches send; scalars or columns."""
+
+    tp: Number
+    accumulation: Number
     exchanges: Exchanges
+    width: Number  # bytes of an activation
     stream: Number  # bytes of the residual stream of a micro-batch, [B, T, D]
     tokens: Number  # of a micro-batch, [B, T]
     message: Number  # bytes of an activation that goes to another pipeline rank
     borders: Number  # of its stages with other ranks' stages
-    experts: Shards = Shards()
 
 
 def data_parallel(rank: Rank) -> Iterator[Transfer]:
@@ -200,7 +208,7 @@ def outer_steps(
     yield Transfer("islands", "all_gather", padded * wire_bytes, share * narrow, "nothing")
 
 
-def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
+def tensor_parallel(rank: Activations) -> Iterator[Transfer]:
     """Activations of every micro-batch (Shoeybi et al. 2019 §3; Korthikanti et al. 2022 §4.2).
 
     Each block has two entries into column-parallel layers and two exits out of row-parallel ones (one
@@ -235,19 +243,22 @@ def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
     yield from _over_tp(rank, "all_reduce", rank.tokens * FP32, 2 * e.statistics, norms)
 
 
-def _over_tp(rank: Rank, kind: Collective, size: Number, calls: Number, phases: Phases) -> Iterator[Transfer]:
-    """So many calls in every micro-batch, times those of each phase."""
-    m, cut = rank.accumulation, rank.tp > 1
-    for during, times in phases:
-        yield Transfer("tp", kind, size, times * m * calls * cut, during, m)
+def _over_tp(rank: Activations, kind: Collective, size: Number, calls: Number, phases: Phases) -> Iterator[Transfer]:
+    """So many calls in every micro-batch, times those of each phase; nothing where there are none."""
+    m = rank.accumulation
+    each = m * calls * (rank.tp > 1)
+    for during, times in phases if np.any(each) else ():
+        yield Transfer("tp", kind, size, times * each, during, m)
 
 
-def _routers(rank: Rank) -> Iterator[Transfer]:
+def _routers(rank: Activations) -> Iterator[Transfer]:
     """Without sp each rank routes its part of the tokens, and gathers all of them; with it it has no others.
 
     Once a step the tokens of every expert are summed, for the report and the biases (train/balance.py).
     """
     sparse, without_sp = rank.exchanges.sparse, 1 - rank.exchanges.sp
+    if not np.any(sparse.blocks):
+        return
     gathers: Phases = (("forward", sparse.blocks), ("recompute", sparse.rerun * sparse.gather_again))
     yield from _over_tp(rank, "all_gather", rank.stream, without_sp, gathers)
     yield from _over_tp(rank, "all_reduce", rank.stream, without_sp, (("backward", sparse.blocks),))
@@ -255,10 +266,12 @@ def _routers(rank: Rank) -> Iterator[Transfer]:
     yield Transfer("tp", "all_reduce", loads, (rank.tp > 1) * (sparse.blocks > 0), "nothing")
 
 
-def _latents(rank: Rank) -> Iterator[Transfer]:
+def _latents(rank: Activations) -> Iterator[Transfer]:
     """What enters latent attention (parallel/tensor.py); only the queries' is gathered again."""
     e = rank.exchanges
     for numbers, again in zip(e.latents, (e.regathers, 0), strict=True):
+        if not np.any(numbers):
+            continue
         sp, without, size = (numbers > 0) * e.sp, (numbers > 0) * (1 - e.sp), rank.tokens * rank.width * numbers
         gathers: Phases = (("forward", e.blocks), ("recompute", e.rerun), ("backward", (e.blocks - e.rerun) * again))
         yield from _over_tp(rank, "all_gather", size, sp, gathers)
@@ -287,7 +300,7 @@ def partial_sums(rank: Rank) -> Iterator[Transfer]:
         yield Transfer(axis, "all_reduce", size, count, "nothing")
 
 
-def messages(rank: Rank) -> Transfer:
+def messages(rank: Activations) -> Transfer:
     """Pipeline messages: over every border of a rank's stages, activations up and gradients down."""
     m = rank.accumulation
     return Transfer("pp", "send", rank.message, rank.borders * m, "all", m)

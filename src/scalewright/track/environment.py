@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def environment(
     `command` is the command line (default: this process's); of `environ` the variables that steer threads, devices and
     communication are kept; `folder` is where the user's own code lies, for its git state.
     """
-    processor, root = read_processor(), Path(__file__).resolve().parents[3]
+    processor = read_processor()
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "host": platform.node(),
@@ -39,9 +40,9 @@ def environment(
         "folder": str(Path(folder).absolute()),  # relative paths of the run are meant from there
         "command": " ".join(command if command is not None else sys.argv),
         "python": platform.python_version(),
-        "versions": {name: version for name, version in installed(PACKAGES).items() if version},
+        "versions": dict(_versions()),
         "git": git_state(folder),
-        "source": git_state(root) if (root / "pyproject.toml").is_file() else None,  # ours, run from a checkout
+        "source": _source(),
         "cpu": {
             "model": processor.model,
             "cores": processor.physical_cores,
@@ -54,6 +55,18 @@ def environment(
         "torch": torch_config(),
         "variables": {k: v for k, v in sorted((environ or {}).items()) if k.startswith(VARIABLES)},
     }
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {name: version for name, version in installed(PACKAGES).items() if version}
+
+
+@cache
+def _source() -> dict[str, object] | None:
+    """Of this package, where it runs from a checkout, at the first run of a process: what was imported."""
+    root = Path(__file__).resolve().parents[3]
+    return git_state(root) if (root / "pyproject.toml").is_file() else None
 
 
 def git_state(folder: str | Path) -> dict[str, object] | None:

@@ -121,6 +121,7 @@ def test_traffic_is_the_specs(name: str, keys: dict[str, Any]) -> None:
 def test_a_table_of_all_says_what_each_says_alone() -> None:
     cases = [(MODELS["llama-3.2-1b"], Layout.parse({"precision": "bf16", **keys})) for keys in LAYOUTS]
     asked = [from_layout(model, CLUSTER, layout, SEQ_LEN) for model, layout in cases]
+    asked += [from_layout(model, CLUSTER, layout, SEQ_LEN, "megatron") for model, layout in cases]
     together = predict_table(asked)
     for request, found in zip(asked, together, strict=True):
         alone = predict_table([request])[0]

@@ -91,6 +91,15 @@ def test_the_best_of_a_trainer_without_every_offload_is_not_pruned(framework: st
     assert plan.best[0].score == pytest.approx(priced.score[priced.fits].min(), rel=1e-9)
 
 
+def test_recomputation_with_activations_on_the_host_is_not_pruned() -> None:
+    """It leaves fewer of them to move, so that no layout without it bounds it."""
+    model, cluster = load_model_spec("qwen3-8b"), load_cluster("mi300x")
+    layout = Layout(devices=1, zero_stage=0, micro_batch=2, global_batch=2, recompute="full", offload="activations")
+    zero = {"zero_stage": (0, 1)}
+    plan = search(model, cluster, devices=1, global_batch=2, seq_len=32768, headroom=0.1, fixed=zero)
+    assert plan.best[0].prediction.step_time_s <= predict(model, cluster, layout, 32768).step_time_s
+
+
 def test_trainable_layouts_pass_the_checks_of_the_spec() -> None:
     plan = search(LLAMA, H100, devices=64, seq_len=8192, global_batch=128, top=20)
     for choice in [*plan.best, *plan.pareto]:

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from scalewright.cli.verbs import bench, budget, presets
 from scalewright.cli.verbs.accept import accept
+from scalewright.cli.verbs.chat import chat
 from scalewright.cli.verbs.checkpoint import diff_checkpoints, list_checkpoints, prune_checkpoints, verify_checkpoints
 from scalewright.cli.verbs.compare import compare
 from scalewright.cli.verbs.convert import convert
@@ -34,6 +35,7 @@ from scalewright.cli.verbs.read import read
 from scalewright.cli.verbs.record import record
 from scalewright.cli.verbs.report import report
 from scalewright.cli.verbs.score import score
+from scalewright.cli.verbs.serve import serve
 from scalewright.cli.verbs.sweep import sweep
 from scalewright.cli.verbs.train import train
 from scalewright.cli.words import LIKE, table
@@ -73,7 +75,8 @@ VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in whi
     },
     "Other trainers": {"emit": emit, "read": read},
     "Use what was trained": {
-        "compare": compare, "report": report, "evaluate": evaluate, "generate": generate, "convert": convert,
+        "compare": compare, "report": report, "evaluate": evaluate, "generate": generate, "chat": chat, "serve": serve,
+        "convert": convert,
     },
 }  # fmt: skip
 

@@ -175,9 +175,10 @@ def score_tasks(
         raise UserError("no task is named", "--tasks", "give names, such as --tasks hellaswag,lambada_openai")
     check_device(device)
     from scalewright.evaluate.harness import Subject, evaluate_tasks
-    from scalewright.serve.generate import generate
+    from scalewright.serve.generate import tokens_of
     from scalewright.serve.load import load_for_generation
-    from scalewright.serve.text import holds_stop
+    from scalewright.serve.request import Request
+    from scalewright.serve.sampling import Sampling
 
     loaded = load_for_generation(str(model), device=device, trust_code=trust_code, verify=verify)
     if loaded.end is None:
@@ -187,11 +188,9 @@ def score_tasks(
     spec = getattr(loaded.model, "spec", None)
 
     def write(prompts: list[list[int]], count: int, temperature: float, stops: list[str]) -> list[list[int]]:
-        def ends(tokens: list[int]) -> bool:
-            return holds_stop(loaded.decode, tokens, stops)
-
-        stop = sorted(loaded.end_of_text)
-        return generate(loaded.model, prompts, count, temperature=temperature, stop=stop, ends=ends)
+        drawn = [Sampling(temperature, seed=row) for row in range(len(prompts))]
+        rows = zip(prompts, drawn, strict=True)
+        return tokens_of(loaded, [Request(prompt, count, sampling, tuple(stops)) for prompt, sampling in rows])
 
     subject = Subject(
         loaded.model, loaded.tokenizer, write, end_of_text=end, start=loaded.start,

@@ -169,12 +169,20 @@ def llama_cpp(d: Deployment, report: Report, role: str) -> list[str]:
     method = _method(d, report, "llama.cpp")
     if method == "draft" and d.draft and not gguf.is_gguf(d.draft):
         report.assume(f"{d.draft} is a GGUF file, too: convert_hf_to_gguf.py makes one")
+<<<<<<< HEAD
     spoken: dict[str, dict[str, Any]] = {
+=======
+    by_method: dict[str, dict[str, Any]] = {
+>>>>>>> main
         "mtp": {"--spec-type": "draft-mtp", "--spec-draft-n-max": d.guesses},
         "draft": {"--spec-type": "draft-simple", "--spec-draft-model": d.draft, "--spec-draft-n-max": d.guesses},
         "ngram": {"--spec-type": "ngram-simple", "--spec-ngram-simple-size-n": 4,
                   "--spec-ngram-simple-size-m": d.guesses},
     }  # fmt: skip
+<<<<<<< HEAD
+=======
+    guesses = by_method.get(method or "", {})
+>>>>>>> main
     return flags_of(
         {
             "--gpu-layers": "all", "--split-mode": "layer" if d.devices > 1 else "none", "--parallel": slots,

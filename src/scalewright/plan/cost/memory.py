@@ -119,6 +119,11 @@ def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.nd
     table = at.table
     held, alive = states(at, place), under_way(table, place.rank)
     kept, rebuilt = block
+    if at.own.any():
+        whole = place.with_predictions(at.work.mtp)
+        ours = own_memory(at, whole, held, own_kept(table, whole, kept, rebuilt, alive), alive) | {IDLE: 0.0 * alive}
+        if at.own.all():
+            return ours
     blocks = kept * np.maximum(place.blocks * (1 - activations_away(at)), np.minimum(place.blocks, ON_WAY)) * alive
     first, last = place.first > 0, place.last > 0
     edge = first * at.kept(BEFORE) * alive
@@ -137,9 +142,7 @@ def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.nd
     }
     if not at.own.any():
         return usual
-    place = place.with_predictions(at.work.mtp)
-    ours = own_memory(at, place, held, own_kept(table, place, kept, rebuilt, alive), alive)
-    return {kind: np.where(at.own, ours.get(kind, 0.0), usual[kind]) for kind in usual}
+    return {kind: np.where(at.own, ours[kind], usual[kind]) for kind in usual}
 
 
 def _buffers(at: Columns, place: PipelineRank) -> np.ndarray:

@@ -69,22 +69,23 @@ def own_memory(at: Columns, place: PipelineRank, held: States, kept: Kept, alive
 def own_moments(at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray) -> tuple[Moment, ...]:
     """The moments of a step when a rank may hold the most."""
     rank = _Rank(at, place, held, kept, alive)
+    block = rank.backward_of_block()
     return (
         rank.loss(),
         rank.backward_of_head(),
         rank.reduction_of_head(),
-        rank.weight_parts(),
-        rank.backward_of_block(),
-        rank.backward_of_next_block(),
+        *([rank.weight_parts()] if rank.split.any() else []),
+        block,
+        rank.backward_of_next_block(block),
         rank.reduction_of_block(),
         rank.backward_of_last_block(),
         rank.reduction_of_last_block(),
         rank.reduction_of_root(sent=False),
         rank.reduction_of_root(sent=True),
         rank.sum_of_root(),
-        rank.sum_of_shared(),
+        *([rank.sum_of_shared()] if rank.shared.any() else []),
         rank.gather(),
-        rank.update(),
+        *([rank.update()] if rank.scratch.any() else []),
     )
 
 
@@ -131,6 +132,7 @@ class _Rank:
         self.tied = (works.tied_head > 0) & (t.pp == 1)
         # prediction modules: their blocks are among the last rank's, the rest in its root
         self.modules = modules = works.mtp
+        self.shared = self.tied | (last & (modules > 0))  # a weight is used twice
         extra = size[:, EXTRA] + at.region(at.facts.works.expert, EXTRA) - modules * self.block
         extra = np.where(modules > 0, np.maximum(extra, 0.0), 0.0)
         self.end = last * (size[:, AFTER] + extra) + apart * size[:, TIED]
@@ -293,9 +295,8 @@ class _Rank:
         buffers = self.gathered + self.reducing + self.width * self.block * blocks
         return Moment(self.split * acts, self.split * buffers, self.split * self.gradients, self.split * made)
 
-    def backward_of_next_block(self) -> Moment:
-        """The same one block later, while the first one's reduction is under way."""
-        first = self.backward_of_block()
+    def backward_of_next_block(self, first: Moment) -> Moment:
+        """The same one block later, while the reduction of the `first` is under way."""
         here = self.reduces_each & ~self.split & (self.blocks > 1)
         shard = self.shard_gradients * self.block / np.maximum(self.elements, 1.0)
         buffers = first.buffers - self.sending + FP32 * self.unit
@@ -371,8 +372,7 @@ class _Rank:
 
         Or, with prediction modules, those of two heads; those of the modules' lookups then wait beside them.
         """
-        predicts = self.last & (self.modules > 0)
-        shared = self.tied | predicts
+        shared, predicts = self.shared, self.last & (self.modules > 0)
         forward = self.width * self.head - self.head_made  # the forward has made this one
         acts = np.maximum(self.beside_head - self.modules * self.kept.block, 0.0) * predicts + forward
         made = self.width * self.head * (3.0 + (predicts & ~self.tied)) + self.stream - forward

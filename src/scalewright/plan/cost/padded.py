@@ -75,9 +75,8 @@ def padded(table: Table, known: Known) -> Padded:
     shared = np.where(sharded, shared, 1.0)
 
     regions = Sums(*np.moveaxis(_by_unit(table, ranks, _regions, ("tp", "sp"), known), 2, 0))
-    return Padded(
-        sharded, ranks, shared, regions, ExpertSums(*_by_unit(table, shared, _experts, ("ep", "etp"), known).T)
-    )
+    experts = ExpertSums(*_by_unit(table, shared, _experts, ("ep", "etp"), known).T)
+    return Padded(sharded, ranks, shared, regions, experts)
 
 
 def _by_unit(

@@ -38,7 +38,7 @@ from scalewright.spec.compress import half_bytes
 from scalewright.spec.expert_volumes import expert_parallel
 from scalewright.spec.loss_chunks import chunk_tokens
 from scalewright.spec.memory import FP32
-from scalewright.spec.volumes import Collective, Exchanges, Group, Rank, Shards, SparseBlocks, Transfer
+from scalewright.spec.volumes import Activations, Collective, Exchanges, Group, Rank, Shards, SparseBlocks, Transfer
 
 Listing = Callable[[], Iterable[Transfer]]
 Message = tuple[Collective, np.ndarray, np.ndarray]  # kind, bytes, calls
@@ -55,13 +55,13 @@ class Volumes:
         # of this package's own trainer what it can't run yet is an estimate by its habits
         self.own = np.asarray(at.own & trained & ~heads)
         self.all_own, self.any_own = bool(self.own.all()), bool(self.own.any())
-        self._ranks: dict[int, tuple[PipelineRank, Rank]] = {}
+        self._held: dict[int, tuple[PipelineRank, Activations]] = {}
 
     def data_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Gradients and parameters, and the sums of gradients that other axes wait for."""
 
         def own() -> Iterator[Transfer]:
-            rank = self._rank(place)
+            rank = self._weights(place.with_predictions(self.at.work.mtp))
             numbers = sum(group.elements * group.count for group in rank.groups) / rank.fsdp
             yield from (*volumes.data_parallel(rank), *volumes.partial_sums(rank), *self._outer(np.asarray(numbers)))
 
@@ -72,7 +72,8 @@ class Volumes:
         if not (self.at.table.tp > 1).any():
             return []
         return self._listed(
-            lambda: volumes.tensor_parallel(self._rank(place)), lambda: usual_volumes.tensor_parallel(self.at, place)
+            lambda: volumes.tensor_parallel(self._activations(place)),
+            lambda: usual_volumes.tensor_parallel(self.at, place),
         )
 
     def pipeline(self, place: PipelineRank) -> list[Transfer]:
@@ -80,7 +81,7 @@ class Volumes:
         if not (self.at.table.pp > 1).any():
             return []
         return self._listed(
-            lambda: [volumes.messages(self._rank(place))], lambda: usual_volumes.pipeline(self.at, place)
+            lambda: [volumes.messages(self._activations(place))], lambda: usual_volumes.pipeline(self.at, place)
         )
 
     def _listed(self, own: Listing, usual: Listing) -> list[Transfer]:
@@ -104,13 +105,25 @@ class Volumes:
 
     # -- this package's own -----------------------------------------------------------------------
 
-    def _rank(self, place: PipelineRank) -> Rank:
-        """The numbers of a pipeline rank that spec/volumes.py asks for, counted once a place."""
-        if id(place) not in self._ranks:
-            self._ranks[id(place)] = place, self._count(place.with_predictions(self.at.work.mtp))
-        return self._ranks[id(place)][1]
+    def _activations(self, place: PipelineRank) -> Activations:
+        """What a pipeline rank's micro-batches send, counted once a place."""
+        if id(place) not in self._held:
+            at, t = self.at, self.at.table
+            counted = Activations(
+                tp=t.tp,
+                accumulation=t.accumulation,
+                exchanges=self._exchanges(place.with_predictions(at.work.mtp)),
+                width=at.trainer.weight_bytes,
+                stream=at.work.stream,
+                tokens=t.micro_batch * t.seq_len / t.cp,
+                message=message_bytes(at),
+                borders=usual_volumes.borders(at, place),
+            )
+            self._held[id(place)] = place, counted
+        return self._held[id(place)][1]
 
-    def _count(self, place: PipelineRank) -> Rank:
+    def _weights(self, place: PipelineRank) -> Rank:
+        """The weights and gradients of a pipeline rank."""
         at, t = self.at, self.at.table
         padded, groups = at.padded, self._groups(place)
         whole = sum(group.elements * group.count for group in groups)
@@ -121,7 +134,7 @@ class Volumes:
                 yield shrunk(at, place, sums, at.work.mtp)
 
         return Rank(
-            **{name: getattr(t, name) for name in ("zero_stage", "pp", "tp", "accumulation")},
+            **{name: getattr(t, name) for name in ("zero_stage", "pp", "accumulation")},
             fsdp=padded.ranks,
             replicas=np.where(at.islands, 1.0, t.dp_replicate),
             sharded=padded.sharded.astype(float),
@@ -129,11 +142,6 @@ class Volumes:
             groups=groups,
             buckets=self._messages(plain, at.summing, compressed),
             partial=tuple(self._partial(place)),
-            exchanges=self._exchanges(place),
-            stream=at.work.stream,
-            tokens=t.micro_batch * t.seq_len / t.cp,
-            message=message_bytes(at),
-            borders=usual_volumes.borders(at, place),
             experts=self._experts(place),
         )
 

@@ -166,10 +166,8 @@ def of_unknown_trainers(runs: Runs) -> Runs:
     for row, request in zip(runs.rows, runs.requests, strict=True):
         year, month = divmod(round(12 * request.framework.year), 12)
         offload = " offload" if "offload" in text(row, "framework").lower() else ""
-        batch = text(row, "gbs") or f"{request.global_batch:g}"
-        rows.append(
-            {**row, "gbs": batch, "framework": f"{OTHER} {year}{month + 1:02d}{offload}", "software_version": ""}
-        )
+        named = {"framework": f"{OTHER} {year}{month + 1:02d}{offload}", "software_version": ""}
+        rows.append({**row, "gbs": text(row, "gbs") or f"{request.global_batch:g}", **named})
     return runs_of(rows)
 
 

@@ -22,14 +22,14 @@ import numpy as np
 
 from scalewright.plan.request import OFFLOADS
 from scalewright.plan.search.pricer import Pipes, Priced, Pricer, batches
-from scalewright.plan.search.space import AXES, Rows, moves_activations
+from scalewright.plan.search.space import AXES, Rows
 from scalewright.spec.schedules.kinds import KINDS
 
 WINDOW, MAX_WINDOW = 1.10, 1.5
 # A schedule's order among layouts of equal score: 1F1B, the usual one, before GPipe, then the complex ones
 SCHEDULE_ORDER = np.array([2 * kind.complexity + (name != "1f1b") for name, kind in KINDS.items()])
 SEEDS = 400  # pairs of core and pipe with a recomputation, best bounds first, that are priced for a first cutoff
-FIRST, MOST = 2048, 32768  # such pairs that are looked at together: numpy's calls cost as much as thousands of rows
+FIRST, MOST = 4096, 32768  # such pairs that are looked at together: numpy's calls cost as much as thousands of rows
 Tell = Callable[[int, int], None]  # (layouts done, of so many)
 Stop = Callable[[], bool]  # true ends the search
 Wanted = Callable[[Rows, bool], np.ndarray]  # a mask of the rows that are looked for, and whether they are sharded
@@ -135,7 +135,8 @@ class Finder:
         rows.offload = np.repeat(offloads, len(pipes[0]))
         if not len(rows):
             return rows, bound
-        bound = bound + self.pricer.states_bound(rows, slow)
+        leanest = replace(rows, recompute=self.space.leanest[rows.pipe])  # which leaves least to go to a host and back
+        bound = bound + self.pricer.states_bound(leanest, slow)
         near = np.flatnonzero(bound <= self.cutoff)
         near = near[self.pricer.may_ever_fit(rows.take(near))]
         return rows.take(near), bound[near]
@@ -159,7 +160,8 @@ class Finder:
         were, less some that are too slow."""
         if self.space.recomputes[0][0] != "none":  # no row bounds the others
             return self._sort_out(self.space.spread_recomputes(self._sharded(ways, needy)))
-        may = self.pricer.may_fit(ways)  # with some sharding, as they are
+        # with some sharding, as they are; of activations that move recomputation leaves fewer
+        may = self.pricer.may_fit(ways) & ~self.space.moves[ways.offload]
         too_large = self._sharded(ways.take(~may), needy)
         short = Rows.join([self._sort_out(self._sharded(ways.take(may), needy)), too_large])
         self._price_variants(ways, short)
@@ -173,8 +175,7 @@ class Finder:
             rows = rows.take(self.wanted(rows, True))
         if needy is None:
             return rows
-        moves = np.array([moves_activations(number) for number in space.offloads])
-        gathers = moves[rows.offload] & (space.core["sp"][rows.core] > 0)
+        gathers = space.moves[rows.offload] & (space.core["sp"][rows.core] > 0)
         pairs = space.number(replace(rows, shard=np.zeros_like(rows.shard)))
         return rows.take(gathers | np.isin(pairs, needy[0]) | np.isin(space.number(rows), needy[1]))
 
@@ -190,8 +191,8 @@ class Finder:
     def _price_variants(self, ways: Rows, short: Rows) -> None:
         """Prices rows that don't fit with every recomputation that may be among the best, or on the front."""
         space, many = self.space, len(self.space.recomputes)
-        variants = space.spread_recomputes(ways)
-        variants = variants.take(variants.recompute > 0)
+        variants = space.spread_recomputes(ways.take(np.isin(space.way(ways), space.way(short))))
+        variants = variants.take((variants.recompute > 0) | space.moves[variants.offload])
         variants = variants.take(self.pricer.bound_ways(variants) <= self.cutoff)
         variants = variants.take(self.pricer.may_fit(variants))
         names = np.unique(space.way(variants))

@@ -103,9 +103,8 @@ def near_losers(finder: Finder, candidates: Priced, best: Priced) -> tuple[list[
     reference = {axis: columns(finder.space, best.rows)[axis][0] for axis in AXES}
     differs = _differences(finder.space, candidates.rows, reference)
     near = finder.pricer.price(_one_change(finder.space, best.rows.take(slice(0, 1)), reference))
-    near = near.take(
-        (near.over > 0) & (near.score < best.score[0])
-    )  # rows that only exceed the host's memory are left out
+    # rows that only exceed the host's memory are left out
+    near = near.take((near.over > 0) & (near.score < best.score[0]))
     too_large = _differences(finder.space, near.rows, reference)
     losers: dict[tuple[int, ...], tuple[Priced, list[str]]] = {}  # by row: several axes may share one
     for axis in AXES:

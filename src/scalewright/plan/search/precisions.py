@@ -49,12 +49,8 @@ def _risks() -> dict[str, dict[str, str]]:
 
 def fewer_bits(template: Request) -> list[str]:
     """Precisions below 16 bits that the device and the trainer have; none for a run that isn't in 16."""
-    rates = dict(template.chip.peaks)
-    return (
-        [name for name in capabilities_of(template).low if name in rates]
-        if template.precision in ("bf16", "fp16")
-        else []
-    )
+    rates = dict(template.chip.peaks) if template.precision in ("bf16", "fp16") else {}
+    return [name for name in capabilities_of(template).low if name in rates]
 
 
 def gains(plan: Plan, stop: Stop | None = None) -> list[LowPrecision]:

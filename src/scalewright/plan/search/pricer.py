@@ -24,7 +24,7 @@ from scalewright.plan.cost.table import RECOMPUTE, Table
 from scalewright.plan.cost.timeline import Inner, Step, inner, outer, states_seconds
 from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.search.objective import Objective
-from scalewright.plan.search.space import Rows, Space, moves_activations
+from scalewright.plan.search.space import Rows, Space
 
 # Rows with their pipes, bounds on their scores without states, and seconds of their slowest micro-batch
 Pipes = tuple[Rows, np.ndarray, np.ndarray]
@@ -149,9 +149,7 @@ class Pricer:
     def inside(self, rows: Rows) -> Inner:
         """Seconds of the rows' micro-batches and pipelines, each priced once until `forget`."""
         space, pipes = self.space, len(self.space.pipe["virtual_stages"])
-        moves = np.array([moves_activations(number) for number in space.offloads])[
-            rows.offload
-        ]  # other states don't matter
+        moves = space.moves[rows.offload] & space.plain[rows.recompute]  # elsewhere no offload matters
         number = ((rows.core * pipes + rows.pipe) * len(space.recomputes) + rows.recompute) * 2 + moves
         known, inside = self._known or (np.zeros(0, dtype=np.intp), None)
         asked, first = np.unique(number, return_index=True)
@@ -241,9 +239,8 @@ class Pricer:
         """Bytes of a pipeline's first rank `without` these kinds (a sixth of the work for all); whether they fit."""
         at = Columns(self.space.table(rows), self.facts, self.c)
         parts = first_rank(at)
-        plain = np.array([kind == "none" for kind, _, _ in self.space.recomputes])[rows.recompute]
         least = sum(parts[kind] for kind in KINDS if kind not in without)
-        rebuilt = np.where(plain, 0.0, parts["other"]) if "rebuilt" in without else 0.0
+        rebuilt = np.where(self.space.plain[rows.recompute], 0.0, parts["other"]) if "rebuilt" in without else 0.0
         least, usable = np.asarray(least - rebuilt), at.chip.capacity * at.trainer.usable
         if self.headroom is None:
             return least, np.asarray(memory_band(at, least)[1] <= usable)

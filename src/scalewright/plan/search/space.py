@@ -100,9 +100,8 @@ class Space:
     def _allows(self, pipe: np.ndarray, recompute: np.ndarray) -> np.ndarray:
         """Whether a pipe allows a recomputation: none with a split backward, {every: n} with n blocks."""
         values = [value if isinstance(value, dict) else {} for _, _, value in self.recomputes]
-        plain = np.array([kind == "none" for kind, _, _ in self.recomputes])[recompute]
         every = np.array([int(value.get("every", 1)) for value in values])[recompute]
-        return np.asarray(plain | (~self.pipe["split"][pipe] & (every <= self.pipe["blocks"][pipe])))
+        return np.asarray(self.plain[recompute] | (~self.pipe["split"][pipe] & (every <= self.pipe["blocks"][pipe])))
 
     def _sharded(self, cores: np.ndarray) -> np.ndarray:
         """The number of (shard, offload) pairs of every core."""
@@ -134,6 +133,16 @@ class Space:
         pipes = np.arange(len(self.pipe["virtual_stages"]))
         allowed = self._allows(pipes[:, None], np.arange(len(self.recomputes)))
         return np.asarray(np.where(allowed, rank, -1.0).argmax(1))
+
+    @cached_property
+    def plain(self) -> np.ndarray:
+        """Whether each recomputation is none."""
+        return np.array([kind == "none" for kind, _, _ in self.recomputes], dtype=bool)
+
+    @cached_property
+    def moves(self) -> np.ndarray:
+        """Whether each offload sends activations to the host, so that a backward finds what it would have gathered."""
+        return np.array([OFFLOADS[number] in ("activations", "all") for number in self.offloads], dtype=bool)
 
     def number(self, rows: Rows) -> np.ndarray:
         """A number for every triple of core, pipe and shard."""
@@ -250,11 +259,6 @@ def _leanness(kind: str, share: float) -> float:
 def needs_zero3(offload: int) -> bool:
     """Whether this offload needs sharded parameters."""
     return OFFLOADS[offload] in ("parameters", "all")
-
-
-def moves_activations(offload: int) -> bool:
-    """Whether activations go to the host, so that a backward finds what it would have gathered again."""
-    return OFFLOADS[offload] in ("activations", "all")
 
 
 def _lookup(places: Mapping[int, tuple[int, int]], keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -183,6 +183,8 @@ def _epochs(answer: JSON) -> Iterator[Block]:
         read, unique, new = map(count, (answer["model"]["tokens"], epochs["unique"], epochs["worth_tokens"]))
         worth = f"{read} tokens of {unique} are worth {new} new ones"
         last = f"a token of the last epoch {share(epochs['last_token'])} of a new one (half at {epochs['half_at']:.0f})"
+        if epochs["params_worth"] < 1:
+            last += f", and {share(epochs['params_worth'])} of the parameters would do as well with new ones"
         loses = f"; repeats cost {epochs['loses_nats']:.3f} nats"
         yield Line("epochs", f"{epochs['epochs']:.3g}: {worth}, {last}{loses}", "" if epochs["few"] else "warn")
 

@@ -28,7 +28,7 @@ def _head(answer: Mapping[str, Any]) -> Iterator[Line]:
     if few:
         ends = f"{counted(answer['trials'], 'runs')} simulated, too few for a band (--trials 200)"
     yield Line("goodput", f"{share(band['p50'])} of the time trains in the median run; {ends}")
-    steps = f" ({answer['best_interval_steps']:,} steps)" if answer["best_interval_steps"] else ""
+    steps = f" ({counted(answer['best_interval_steps'], 'steps')})" if answer["best_interval_steps"] else ""
     there, best = answer["closed_form"], max(row["goodput"] for row in answer["intervals"])
     gain = f", {share(best)} in place of {share(there)} by the closed form" if best - there > 5e-4 else ""
     short = answer["best_interval_s"] >= 86400 * answer["work_days"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scalewright.report.present.blocks import Bar, Bars, Block, Line, Shown, Table
-from scalewright.spec.common.formatting import count, decimal, gib, short_time
+from scalewright.spec.common.formatting import count, counted, decimal, gib, short_time
 
 PARTS = {
     "weights": "weights",
@@ -71,8 +71,9 @@ def _memory(a: Mapping[str, Any]) -> Line:
     words = f"{decimal(held['peak'], 3)} of {gib(held['usable'])} a device"
     if not a["fits"]:
         return Line("memory", f"{words}: doesn't fit", "bad")
+    most = counted(1, "sequences") if a["max_concurrency"] == 1 else f"{count(a['max_concurrency'])} sequences"
     per = f"{count(a['kv_bytes_per_token'])}B a token"
-    return Line("memory", f"{words}: fits; {count(a['max_concurrency'])} sequences at most ({per} of cache)", "good")
+    return Line("memory", f"{words}: fits; {most} at most ({per} of cache)", "good")
 
 
 def _cost(cost: Mapping[str, Any]) -> Line:

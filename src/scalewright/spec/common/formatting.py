@@ -16,8 +16,8 @@ NOUNS = (  # of `counted`
     "channel", "check", "collective", "core", "device", "document", "entrie", "failure", "fault", "file", "folder",
     "GPU", "group", "host", "kernel", "layer", "layout", "line", "link", "log", "machine", "micro-batche", "node",
     "number", "pair", "pod", "position", "problem", "processe", "rank", "resume", "row", "run", "sample", "save",
-    "sequence", "spike", "split", "stage", "stall", "step", "tensor", "thing", "thread", "time", "token", "trace",
-    "value", "worker",
+    "sequence", "slot", "spike", "split", "stage", "stall", "step", "tensor", "thing", "thread", "time", "token",
+    "trace", "value", "worker",
 )  # fmt: skip
 IRREGULAR = {"entrie": "entry", "micro-batche": "micro-batch", "processe": "process"}
 

@@ -43,7 +43,7 @@ class ClusterSpec(Spec):
     levels: tuple[Level, ...] = Field(min_length=1)
     host_memory_bytes: float | None = Field(None, gt=0)  # of a node; null: 250e9 for each of its devices
     measured: Measured | None = None
-    price_per_device_hour: float | None = Field(None, ge=0)
+    price_per_device_hour: float | None = Field(None, gt=0)
     notes: tuple[str, ...] = ()
 
     @from_keys

@@ -1,0 +1,72 @@
+"""What a step computes, in this process: the model, its cache, and how many threads its products have.
+
+    forward(tokens, pieces, wanted) ──► hidden of all ──► logits [len(wanted), V]
+                                          └─ kept for `guess`: what the prediction module makes of them
+
+An engine has one; so has every rank of a tensor-parallel one (ranks.py), which is told what to compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from scalewright.model.decoder import Decoder
+from scalewright.serve.invariant import MOST, agrees, padded_rows, padding, threads, turn_weights
+from scalewright.serve.pages import Pages, Piece, paged_forward, paged_prediction
+
+
+class Compute:
+    """A model with `blocks` of cache; `close` gives it back as it was."""
+
+    def __init__(self, model: Decoder, blocks: int) -> None:
+        self.model, self.pages = model.eval(), Pages(model, blocks)
+        self.room = MOST - padding(model)  # tokens of a forward
+        self._undo = turn_weights(model)
+        self._threads, self.invariant = None, agrees(model)
+        if not self.invariant and next(model.parameters()).device.type == "cpu":
+            with threads(1):
+                self.invariant = agrees(model)
+            self._threads = 1 if self.invariant else None
+        self._hidden = torch.empty(0)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Sequence[int], pieces: Sequence[Piece], wanted: Sequence[int]) -> Tensor:
+        """Logits [len(wanted), V] of those of the pieces' tokens; all are put into the cache."""
+        with threads(self._threads):
+            self._hidden = paged_forward(self.model, self.pages, tokens, pieces, padded_rows(self.model, len(tokens)))
+            return self._logits(self._hidden, wanted)
+
+    @torch.inference_mode()
+    def guess(
+        self, rows: Sequence[int], following: Sequence[int], pieces: Sequence[Piece], wanted: Sequence[int]
+    ) -> list[int]:
+        """The likeliest token after the next of some of the last forward's tokens, by the prediction module.
+
+        `rows` of that forward, the token that follows each, and the pieces that they are; `wanted`: of these rows.
+        """
+        with threads(self._threads):
+            size = padded_rows(self.model, len(rows))
+            index = torch.tensor([*rows, *[len(self._hidden) - 1] * (size - len(rows))], device=self._hidden.device)
+            hidden = paged_prediction(self.model, self.pages, self._hidden[index], following, pieces)
+            out: list[int] = self._logits(hidden, wanted).argmax(dim=-1).tolist() if wanted else []
+            return out
+
+    @torch.inference_mode()
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copies blocks of the cache."""
+        self.pages.copy(sources, targets)
+
+    def close(self) -> None:
+        """Stores the model's weights as they were."""
+        self._undo()
+
+    def _logits(self, hidden: Tensor, wanted: Sequence[int]) -> Tensor:
+        if not wanted:
+            return hidden.new_empty(0, self.model.spec.vocab_size)
+        size = padded_rows(self.model, len(wanted))
+        index = torch.tensor([*wanted, *[len(hidden) - 1] * (size - len(wanted))], device=hidden.device)
+        out: Tensor = self.model.logits(hidden[index])
+        return out[: len(wanted)]

@@ -1,0 +1,187 @@
+"""What the bodies of requests may contain: OpenAI's keys, a few of vLLM's, and an error for any other.
+
+A key that would be ignored is refused instead: the answer would not be the one that was asked for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+
+from scalewright.serve.sampling import Sampling
+
+LONGEST = 1 << 20  # tokens to write
+Token = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
+Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+Choices = Annotated[int, Field(ge=1, le=128)]
+
+
+class Body(BaseModel):
+    """Any body."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    model: str | None = None
+
+
+class StreamOptions(BaseModel):
+    """Of a streamed answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: StrictBool = False
+
+
+class JsonSchema(BaseModel):
+    """A schema and its name, which nothing is done with."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    name: str = ""
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """Text, any JSON, or JSON by a schema."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class Written(Body):
+    """What completions and chats have in common."""
+
+    n: Choices | None = None
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    response_format: ResponseFormat | None = None
+    guided_json: dict[str, Any] | None = None
+    guided_regex: str | None = None
+    user: str | None = None  # and those below: nothing depends on them
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @model_validator(mode="after")
+    def _check_grammar(self) -> Written:
+        schema = self.response_format.json_schema if self.response_format else None
+        if self.response_format and self.response_format.type == "json_schema" and not (schema and schema.schema_):
+            raise ValueError("response_format json_schema needs json_schema.schema")
+        if sum(given is not None for given in (self.grammar, self.guided_regex)) > 1:
+            raise ValueError("give one of response_format, guided_json and guided_regex")
+        return self
+
+    @property
+    def grammar(self) -> dict[str, Any] | None:
+        """The JSON schema that the text must follow; {} for any JSON."""
+        if self.guided_json is not None:
+            return self.guided_json
+        if self.response_format is None or self.response_format.type == "text":
+            return None
+        schema = self.response_format.json_schema
+        return {"type": "object"} if schema is None or schema.schema_ is None else schema.schema_
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def sampling(self, choice: int, drawn: int) -> Sampling:
+        """That of one choice; `drawn` is the seed of a body without one. Raises UserError."""
+        keys = (
+            "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+            "logit_bias",
+        )  # fmt: skip
+        given = {key: value for key in keys if (value := getattr(self, key)) is not None}
+        seed = drawn if self.seed is None else self.seed % (1 << 62)
+        return Sampling(seed=seed + choice, **given)
+
+
+class Completion(Written):
+    """/v1/completions."""
+
+    prompt: str | list[Token] | list[str] | list[list[Token]] = ""
+    suffix: str | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=LONGEST)] | None = 16
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: StrictBool | None = None
+    best_of: int | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Completion:
+        if self.best_of not in (None, self.n or 1):
+            raise ValueError("best_of must be n: all that is written is returned")
+        if self.suffix is not None and self.echo:
+            raise ValueError("echo and suffix can't be given together")
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens 0 writes nothing: it is for echo")
+        return self
+
+
+class Message(BaseModel):
+    """One turn of a chat; keys beside these are the template's."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+class Chat(Written):
+    """/v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Chat:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return self
+
+
+class Tokenize(Body):
+    """/tokenize: a text, or a chat."""
+
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: StrictBool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Tokenize:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give prompt or messages")
+        return self
+
+
+class Detokenize(Body):
+    """/detokenize."""
+
+    tokens: list[Token]
+
+
+def drawn_seed() -> int:
+    """The seed of a body that has none."""
+    return secrets.randbits(48)

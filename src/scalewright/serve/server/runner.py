@@ -1,0 +1,181 @@
+"""The engine in a thread of its own, and the event loop that it works for.
+
+    loop:    submit ──► inbox ──► thread: add, cancel, step, step, ...
+             Ticket ◄── call_soon_threadsafe ◄── updates of a step
+
+The thread alone touches the engine. It never waits for a reader: updates go into the ticket's queue, which the
+request's `max_new_tokens` bound. A ticket that is closed is cancelled at the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from scalewright.serve.engine import Engine, Stats
+from scalewright.serve.request import Request, Update
+
+T = TypeVar("T")
+
+
+class Full(Exception):
+    """As many requests wait as may."""
+
+
+class Broken(Exception):
+    """The engine raised; nothing more comes of it."""
+
+
+class Ticket:
+    """The requests of one call, and what comes of them: `async for index, update in ticket.updates()`."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.requests = requests
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.queue: asyncio.Queue[tuple[int, Update] | None] = asyncio.Queue()  # None: the engine broke
+        self.numbers: list[int] = []  # the engine's, in the order of `requests`; the thread's alone
+        self.born = time.perf_counter()
+        self.first: dict[int, float] = {}  # when a request's first token came
+        self.tokens = [0] * len(requests)
+        self.unfinished = set(range(len(requests)))
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have no token yet."""
+        return len(self.unfinished - self.first.keys())
+
+    async def updates(self) -> AsyncIterator[tuple[int, Update]]:
+        """(index of the request, update), until all have finished; raises Broken."""
+        left = len(self.requests)
+        while left:
+            item = await self.queue.get()
+            if item is None:
+                raise Broken
+            left -= item[1].finished is not None
+            yield item
+
+
+class Runner:
+    """Starts the thread; made in the event loop's thread, and used there alone."""
+
+    def __init__(self, engine: Engine, max_queue: int, observe: Callable[[Ticket, int, Update], None]) -> None:
+        self.max_queue, self.draining, self.broken = max_queue, False, False
+        self.tickets: set[Ticket] = set()
+        self.stats = engine.stats()  # after the last step
+        self._observe = observe  # is called with every update that is delivered
+        self._loop = asyncio.get_running_loop()
+        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None: stop
+        self._engine = engine
+        self._live: dict[int, tuple[Ticket, int]] = {}  # by the engine's number; the thread's alone
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    async def submit(self, requests: Sequence[Request]) -> Ticket:
+        """All of them, or none; raises Full, Broken, or the UserError of `Engine.add`."""
+        if self.broken:
+            raise Broken
+        if sum(ticket.waiting for ticket in self.tickets) + len(requests) > self.max_queue:
+            raise Full
+        ticket = Ticket(requests)
+        self.tickets.add(ticket)
+        self._inbox.put(lambda: self._add(ticket))
+        try:
+            await ticket.accepted
+        except BaseException:  # refused, or the caller has gone
+            self.close(ticket)
+            raise
+        return ticket
+
+    def close(self, ticket: Ticket) -> None:
+        """Ends what of it still runs; every ticket is closed once, finished or not."""
+        if ticket in self.tickets:
+            self.tickets.discard(ticket)
+            for index in ticket.unfinished:
+                self._observe(ticket, index, Update(0, finished="cancelled"))
+            if ticket.unfinished:
+                self._inbox.put(lambda: self._cancel(ticket))
+
+    async def ask(self, question: Callable[[Engine], T]) -> T:
+        """An answer of the engine's, between two steps."""
+        answer: asyncio.Future[T] = self._loop.create_future()
+
+        def settle(value: T) -> None:
+            if not answer.done():
+                answer.set_result(value)
+
+        self._inbox.put(lambda: self._tell(settle, question(self._engine)))
+        return await answer
+
+    def stop(self) -> None:
+        """Ends the thread after its step."""
+        self._inbox.put(None)
+        self._thread.join(timeout=60)
+
+    def _run(self) -> None:
+        try:
+            while True:
+                while self._engine.idle or not self._inbox.empty():
+                    if (job := self._inbox.get()) is None:
+                        return
+                    job()
+                    self._tell(self._deliver, [], self._engine.stats())
+                updates = self._engine.step()
+                self._tell(self._deliver, [(*self._owner(update), update) for update in updates], self._engine.stats())
+        except BaseException:
+            self._tell(self._break)
+            raise  # its traceback goes to stderr: threading.excepthook
+
+    def _owner(self, update: Update) -> tuple[Ticket, int]:
+        return self._live.pop(update.number) if update.finished else self._live[update.number]
+
+    def _add(self, ticket: Ticket) -> None:
+        try:
+            for index, request in enumerate(ticket.requests):
+                number = self._engine.add(request)
+                ticket.numbers.append(number)
+                self._live[number] = ticket, index
+        except ValueError as error:  # a UserError: this request can never run
+            self._cancel(ticket)
+            self._tell(self._settle, ticket, error)
+        else:
+            self._tell(self._settle, ticket, None)
+
+    def _cancel(self, ticket: Ticket) -> None:
+        for number in ticket.numbers:
+            if self._live.pop(number, None) is not None:
+                self._engine.cancel(number)
+
+    def _tell(self, function: Callable[..., None], *arguments: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _settle(self, ticket: Ticket, error: Exception | None) -> None:
+        if ticket.accepted.done():  # its caller has gone
+            return
+        if error is None:
+            ticket.accepted.set_result(None)
+        else:
+            ticket.unfinished.clear()
+            ticket.accepted.set_exception(error)
+
+    def _deliver(self, updates: list[tuple[Ticket, int, Update]], stats: Stats) -> None:
+        self.stats = stats
+        for ticket, index, update in updates:
+            if update.tokens:
+                ticket.first.setdefault(index, time.perf_counter())
+                ticket.tokens[index] += len(update.tokens)
+            if update.finished:
+                ticket.unfinished.discard(index)
+            self._observe(ticket, index, update)
+            ticket.queue.put_nowait((index, update))
+
+    def _break(self) -> None:
+        self.broken = True
+        for ticket in self.tickets:
+            if not ticket.accepted.done():
+                ticket.accepted.set_exception(Broken())
+            ticket.queue.put_nowait(None)

@@ -1,0 +1,176 @@
+"""/v1/completions by OpenAI's own client, over a socket."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from serve.server.fake import serving
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("served") / "tiny") as (url, _):
+        yield url
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+
+
+def test_a_text_goes_on(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="tiny", prompt="To be", max_tokens=7, temperature=0)
+    (choice,) = answer.choices
+    assert (choice.text, choice.finish_reason, choice.index) == ("To beTo", "length", 0)
+    assert answer.object == "text_completion"
+    assert answer.model == "tiny"
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (5, 7, 12)
+
+
+def test_the_end_of_text_ends_it(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="tiny", prompt="ab", max_tokens=50, temperature=0)
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == ("ababab", "stop")
+    assert answer.usage.completion_tokens == 7  # the token that ended it, too
+
+
+def test_a_stream_has_the_same_text_and_its_usage(client: openai.OpenAI) -> None:
+    keys = {"model": "tiny", "prompt": "To be é", "max_tokens": 12, "temperature": 0}
+    whole = client.completions.create(**keys)
+    chunks = list(client.completions.create(**keys, stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].text for chunk in chunks[:-1]) == whole.choices[0].text
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]][-1] == "length"
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    assert (chunks[-1].choices, chunks[-1].usage) == ([], whole.usage)
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_characters_across_tokens_arrive_whole(client: openai.OpenAI) -> None:
+    stream = client.completions.create(model="tiny", prompt="é€😀", max_tokens=18, temperature=0, stream=True)
+    texts = [chunk.choices[0].text for chunk in stream]
+    assert "�" not in "".join(texts)
+    assert [text for text in texts if text] == ["é", "€", "😀"] * 2
+
+
+def test_a_stop_string_across_tokens(client: openai.OpenAI) -> None:
+    for stream in (False, True):
+        answer = client.completions.create(
+            model="tiny", prompt="one two ", max_tokens=30, temperature=0, stop=["two o"], stream=stream
+        )
+        chunks = list(answer) if stream else [answer]
+        assert "".join(chunk.choices[0].text for chunk in chunks) == "one "
+        assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_prompts_of_four_forms(client: openai.OpenAI) -> None:
+    def texts(prompt: object) -> list[str]:
+        answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=2, temperature=0)  # type: ignore[call-overload]
+        return [choice.text for choice in answer.choices]
+
+    assert texts("hi") == texts([104, 105]) == ["hi"]
+    assert texts(["hi", "yo"]) == texts([[104, 105], [121, 111]]) == ["hi", "yo"]
+
+
+def test_choices_differ_by_their_seeds(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="tiny", prompt=["abc", "xyz"], n=2, max_tokens=3, seed=3)
+    assert [(each.index, each.text) for each in answer.choices] == [(0, "abc"), (1, "bca"), (2, "xyz"), (3, "yzx")]
+    assert answer.usage.prompt_tokens == 6
+
+
+def test_logprobs_and_echo(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="tiny", prompt="hé", max_tokens=2, temperature=0, logprobs=2, echo=True)
+    (choice,) = answer.choices
+    assert choice.text == "héh\ufffd"  # the last token is half a character
+    assert choice.logprobs.tokens == ["h", "bytes:\\xc3", "bytes:\\xa9", "h", "bytes:\\xc3"]
+    assert choice.logprobs.token_logprobs == [None, *2 * [math.log(0.25)], *2 * [math.log(0.5)]]
+    assert choice.logprobs.top_logprobs[0] is None
+    assert choice.logprobs.top_logprobs[3] == {"h": math.log(0.5), "g": math.log(0.25)}
+    assert choice.logprobs.text_offset[:2] == [0, 1]
+
+
+def test_an_echo_alone_scores_a_text(client: openai.OpenAI) -> None:
+    for prompt in ("abc", [97, 98, 99]):
+        answer = client.completions.create(
+            model="tiny", prompt=prompt, max_tokens=0, temperature=0, logprobs=0, echo=True
+        )
+        (choice,) = answer.choices
+        assert (choice.text, choice.logprobs.tokens) == ("abc", ["a", "b", "c"])
+        assert choice.logprobs.token_logprobs == [None, *2 * [math.log(0.25)]]
+        assert (choice.finish_reason, answer.usage.completion_tokens) == ("length", 0)
+
+
+def test_a_gap_is_filled_by_the_tokenizer_s_format(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="tiny", prompt="ab", suffix="cd", max_tokens=50, temperature=0)
+    assert answer.usage.prompt_tokens == 7
+    assert answer.choices[0].text == "abcd" * 3
+    with pytest.raises(openai.BadRequestError, match="suffix needs a prompt that is one string"):
+        client.completions.create(model="tiny", prompt=["ab"], suffix="cd")
+
+
+def test_more_than_openai_s_keys(client: openai.OpenAI) -> None:
+    extra = {"top_k": 3, "min_p": 0.1, "repetition_penalty": 1.1}
+    answer = client.completions.create(
+        model="tiny", prompt="abc", max_tokens=3, seed=0, top_p=0.9, presence_penalty=0.5, frequency_penalty=-0.5,
+        logit_bias={"97": -100}, best_of=1, user="me", extra_body=extra,
+    )  # fmt: skip
+    assert answer.choices[0].text == "abc"
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"temperature": -1}, "temperature is -1"),
+        ({"top_p": 0}, "top_p is 0"),
+        ({"prompt": []}, "the prompt has no tokens"),
+        ({"prompt": [9999]}, "token 9999 is outside"),
+        ({"max_tokens": -1}, "greater than or equal to 0"),
+        ({"max_tokens": 100_000}, "too long"),
+        ({"n": 2, "best_of": 3}, "best_of must be n"),
+        ({"stop": ""}, "at least 1 character"),
+        ({"logit_bias": {"x": 1}}, "valid integer"),
+        ({"extra_body": {"beam_width": 4}}, "beam_width: this key isn't taken here"),
+        ({"extra_body": {"max_token": 4}}, "did you mean max_tokens"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_named(client: openai.OpenAI, keys: dict[str, object], message: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=message) as caught:
+        client.completions.create(**{"model": "tiny", "prompt": "a", **keys})  # type: ignore[call-overload]
+    assert caught.value.status_code == 400
+    assert caught.value.body["type"] == "invalid_request_error"  # type: ignore[index]
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").owned_by == "scalewright"
+    with pytest.raises(openai.NotFoundError, match="this server has 'tiny'") as caught:
+        client.completions.create(model="gpt-4", prompt="a")
+    assert caught.value.code == "model_not_found"
+
+
+def test_a_name_with_slashes_is_a_model_s(tmp_path: Path, client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("org/other")
+
+
+def test_json_by_a_schema_and_a_pattern(client: openai.OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"const": True}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema, "strict": True}}
+    for extra in ({"response_format": wanted}, {"guided_json": schema}):
+        answer = client.completions.create(model="tiny", prompt="a", max_tokens=20, n=2, extra_body=extra)
+        for choice in answer.choices:
+            assert json.loads(choice.text) == {"ok": True}
+    answer = client.completions.create(model="tiny", prompt="a", max_tokens=20, extra_body={"guided_regex": "xy{2}"})
+    assert answer.choices[0].text == "xyy"
+    with pytest.raises(openai.BadRequestError, match="no grammar can be made of it"):
+        client.completions.create(model="tiny", prompt="a", extra_body={"guided_regex": "("})

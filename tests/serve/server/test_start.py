@@ -1,0 +1,105 @@
+"""The server's end: what was accepted is finished; and addresses that can't be taken."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from scalewright.serve.server.calls import Limits
+from scalewright.serve.server.start import listening, serve
+from scalewright.spec.errors import UserError
+from serve.server.fake import FakeEngine
+from serve.server.test_load import send, wait
+
+TEXT = "a text of 24 characters "
+
+
+def _serve(folder: Path, pipe: Connection) -> None:
+    """In a process of its own, in the main thread, as the command does."""
+    os.setpgid(0, 0)
+    serve(FakeEngine(seconds=0.01), folder, "127.0.0.1", 0, None, Limits(), lambda url, name: pipe.send((url, name)))
+
+
+class Served:
+    """A server in a forked process."""
+
+    def __init__(self, folder: Path) -> None:
+        mine, pipe = multiprocessing.Pipe()
+        self.process = multiprocessing.get_context("fork").Process(target=_serve, args=(folder, pipe))
+        self.process.start()
+        assert mine.poll(30)
+        self.url, self.name = mine.recv()
+
+    def signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+
+def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    clients = [send(served.url, prompt=TEXT, max_tokens=60, stream=number % 2 == 0) for number in range(24)]
+
+    def accepted() -> bool:
+        page = httpx2.get(f"{served.url}/metrics").text
+        counts = re.findall(r"^scalewright_requests_(?:waiting|running|total\S*) (\S+)$", page, re.MULTILINE)
+        return sum(map(float, counts)) == 24
+
+    wait(accepted)  # 8 run, 16 wait: 24 / 8 x 60 steps of 10 ms are 1.8 s
+    served.signal(signal.SIGTERM)
+    time.sleep(0.1)
+    late = httpx2.post(f"{served.url}/v1/completions", json={"prompt": "a"})
+    assert (late.status_code, late.headers["retry-after"]) == (503, "1")
+    assert httpx2.get(f"{served.url}/health").json() == {"status": "draining"}
+    for number, client in enumerate(clients):
+        answer = b"".join(iter(lambda client=client: client.recv(1 << 16), b"")).decode()  # type: ignore[misc]
+        texts = re.findall(r'"text":"(.*?)","logprobs":null,"finish_reason":(null|"length")', answer)
+        assert "".join(text for text, _ in texts) == (TEXT * 3)[:60]
+        assert texts[-1][1] == '"length"'
+        assert ("data: [DONE]" in answer) == (number % 2 == 0)
+    served.process.join(30)
+    assert served.process.exitcode == 0
+
+
+def test_the_second_signal_does_not_wait(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    body = json.dumps({"prompt": TEXT * 40, "max_tokens": 2800, "temperature": 0, "stream": True}).encode()
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        assert connection.recv(100)
+        for _ in range(2):
+            served.signal(signal.SIGINT)
+            time.sleep(0.3)
+        served.process.join(10)
+    assert not served.process.is_alive()
+
+
+def test_an_idle_server_ends_at_once(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    assert served.name == tmp_path.name
+    began = time.monotonic()
+    served.signal(signal.SIGTERM)
+    served.process.join(10)
+    assert served.process.exitcode == 0
+    assert time.monotonic() - began < 5
+
+
+def test_addresses_that_cannot_be_taken() -> None:
+    with listening("127.0.0.1", 0) as sock:
+        sock.listen()
+        port = sock.getsockname()[1]
+        with pytest.raises(UserError, match=f"port {port} is taken by process {os.getpid()}.*--port {port + 1}"):
+            listening("127.0.0.1", port)
+    with pytest.raises(UserError, match=r"cannot listen at 192\.0\.2\.1:0"):  # an address of documentation (RFC 5737)
+        listening("192.0.2.1", 0)
