@@ -169,28 +169,20 @@ def llama_cpp(d: Deployment, report: Report, role: str) -> list[str]:
     method = _method(d, report, "llama.cpp")
     if method == "draft" and d.draft and not gguf.is_gguf(d.draft):
         report.assume(f"{d.draft} is a GGUF file, too: convert_hf_to_gguf.py makes one")
-<<<<<<< HEAD
-    spoken: dict[str, dict[str, Any]] = {
-=======
     by_method: dict[str, dict[str, Any]] = {
->>>>>>> main
         "mtp": {"--spec-type": "draft-mtp", "--spec-draft-n-max": d.guesses},
         "draft": {"--spec-type": "draft-simple", "--spec-draft-model": d.draft, "--spec-draft-n-max": d.guesses},
         "ngram": {"--spec-type": "ngram-simple", "--spec-ngram-simple-size-n": 4,
                   "--spec-ngram-simple-size-m": d.guesses},
     }  # fmt: skip
-<<<<<<< HEAD
-=======
     guesses = by_method.get(method or "", {})
->>>>>>> main
     return flags_of(
         {
             "--gpu-layers": "all", "--split-mode": "layer" if d.devices > 1 else "none", "--parallel": slots,
             "--kv-unified": True, "--ctx-size": min(d.longest, slots * d.max_len), "--kv-unified-per-slot": d.max_len,
             "--batch-size": None if d.batched_tokens is None else max(BATCH, d.batched_tokens),
             "--ubatch-size": d.batched_tokens, "--cache-type-k": cache, "--cache-type-v": cache,
-            "--flash-attn": "on" if cache in ("q8_0", "q4_0") else None,
-            **spoken.get(method or "", {}),
+            "--flash-attn": "on" if cache in ("q8_0", "q4_0") else None, **guesses,
         }
     )  # fmt: skip
 
