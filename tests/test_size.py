@@ -37,7 +37,7 @@ BUDGET = {
     "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_620,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
     "serve": 2_700,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI\'s API over HTTP, and a page before it
-    "spec": 7_065,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
+    "spec": 7_075,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
     "track": 1_190,  # a line before silence
     "train": 6_440,  # folders that were moved; own optimizers tried, and measured
     "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced

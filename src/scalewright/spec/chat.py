@@ -93,7 +93,7 @@ def compiled(template: str) -> jinja2.Template:
     try:
         return environment.from_string(template)
     except jinja2.TemplateSyntaxError as error:
-        what = f"the chat template fails: line {error.lineno}: {error}"
+        what = f"damaged chat template: line {error.lineno}: {error}"
         raise UserError(what, "", "mend it, or take that of its family") from None
 
 
