@@ -28,7 +28,7 @@ BUDGET = {
     "explore": 455,  # a page, live and in a file
     "goodput": 610,
     "inference": 2_040,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
-    "launch": 3_818,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
+    "launch": 3_820,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine
     "model": 2_205,  # a start without torch's compiler
@@ -39,7 +39,7 @@ BUDGET = {
     "serve": 2_700,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI\'s API over HTTP, and a page before it
     "spec": 7_075,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
     "track": 1_190,  # a line before silence
-    "train": 6_440,  # folders that were moved; own optimizers tried, and measured
+    "train": 6_441,  # folders that were moved; own optimizers tried, and measured
     "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced
 }
 

@@ -65,9 +65,16 @@ def requests(number: int, seed: int, vocabulary: int = 64, longest: int = 40) ->
 
 
 def run(model: Decoder, asked: list[Request], seed: int | None = None, **settings: Any) -> tuple[list[Answer], Stats]:
-    """The answers of all, and the engine's counts at the end; with a seed they come at random moments, in any order."""
-    rnd = random.Random(seed)
+    """The answers of all, by an engine of its own, and its counts at the end."""
     engine = Engine(Loaded(model, None, frozenset()), Settings(**settings))
+    answers, stats = send(engine, asked, seed), engine.stats()
+    engine.close()
+    return answers, stats
+
+
+def send(engine: Engine, asked: list[Request], seed: int | None = None) -> list[Answer]:
+    """The answers of all; with a seed they come at random moments, in any order."""
+    rnd = random.Random(seed)
     todo, answers, number_of = list(enumerate(asked)), [Answer() for _ in asked], dict[int, int]()
     if seed is not None:
         rnd.shuffle(todo)
@@ -80,9 +87,7 @@ def run(model: Decoder, asked: list[Request], seed: int | None = None, **setting
             answer.tokens += update.tokens
             answer.logprobs += update.logprobs
             answer.finished = update.finished
-    stats = engine.stats()
-    engine.close()
-    return answers, stats
+    return answers
 
 
 def random_settings(seed: int) -> dict[str, Any]:

@@ -30,13 +30,13 @@ class Compute:
             with threads(1):
                 self.invariant = agrees(model)
             self._threads = 1 if self.invariant else None
-        self._hidden = torch.empty(0)
+        self._hidden, self.multiple = torch.empty(0), 1  # rows of a forward are a multiple of that
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], pieces: Sequence[Piece], wanted: Sequence[int]) -> Tensor:
         """Logits [len(wanted), V] of those of the pieces' tokens; all are put into the cache."""
         with threads(self._threads):
-            self._hidden = paged_forward(self.model, self.pages, tokens, pieces, padded_rows(self.model, len(tokens)))
+            self._hidden = paged_forward(self.model, self.pages, tokens, pieces, self._rows(len(tokens)))
             return self._logits(self._hidden, wanted)
 
     @torch.inference_mode()
@@ -48,7 +48,7 @@ class Compute:
         `rows` of that forward, the token that follows each, and the pieces that they are; `wanted`: of these rows.
         """
         with threads(self._threads):
-            size = padded_rows(self.model, len(rows))
+            size = self._rows(len(rows))
             index = torch.tensor([*rows, *[len(self._hidden) - 1] * (size - len(rows))], device=self._hidden.device)
             hidden = paged_prediction(self.model, self.pages, self._hidden[index], following, pieces)
             out: list[int] = self._logits(hidden, wanted).argmax(dim=-1).tolist() if wanted else []
@@ -63,10 +63,14 @@ class Compute:
         """Stores the model's weights as they were."""
         self._undo()
 
+    def _rows(self, tokens: int) -> int:
+        """Rows of a forward of so many tokens, with padding."""
+        return -(-padded_rows(self.model, tokens) // self.multiple) * self.multiple
+
     def _logits(self, hidden: Tensor, wanted: Sequence[int]) -> Tensor:
         if not wanted:
-            return hidden.new_empty(0, self.model.spec.vocab_size)
-        size = padded_rows(self.model, len(wanted))
+            return hidden.new_empty(0, 1)
+        size = self._rows(len(wanted))
         index = torch.tensor([*wanted, *[len(hidden) - 1] * (size - len(wanted))], device=hidden.device)
         out: Tensor = self.model.logits(hidden[index])
         return out[: len(wanted)]

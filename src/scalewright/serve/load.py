@@ -18,7 +18,7 @@ from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, text_
 from scalewright.model import load as model_load
 from scalewright.model.companions import end_of_text
 from scalewright.model.huggingface import torch_dtype
-from scalewright.model.load import build, is_checkpoint, open_huggingface, torch_device
+from scalewright.model.load import TensorReader, build, is_checkpoint, open_huggingface, torch_device
 from scalewright.model.python import build_python_model
 from scalewright.spec.common.untrusted import inside
 from scalewright.spec.ends import CONFIG, Ends, beginning, json_object, started, token_name, with_ends
@@ -70,21 +70,30 @@ class Loaded:
         return text
 
 
+Build = Callable[[TensorReader, str, str], nn.Module]  # of a reader, a dtype and a device
+
+
+def without_predictions(reader: TensorReader, dtype: str, device: str) -> nn.Module:
+    """A whole model, without prediction modules."""
+    return build(reader, dtype, device, mtp=False)
+
+
 def load_for_generation(
-    source: str, device: str = "cpu", dtype: str = "float32", trust_code: bool = False, verify: bool = True
-) -> Loaded:
-    """The model, without prediction modules, and the tokenizer at `source`; raises UserError when either is missing."""
+    source: str, device: str = "cpu", dtype: str = "float32", trust_code: bool = False, verify: bool = True,
+    make: Build = without_predictions,
+) -> Loaded:  # fmt: skip
+    """The model that `make` builds, and the tokenizer at `source`; raises UserError when either is missing."""
     path = Path(source)
     if not path.exists():
         raise UserError("no such folder", source, "give a Hugging Face folder, a run's folder or a checkpoint")
     if is_checkpoint(path):
         folders, trained = text_files(path)
         tokenizer = _tokenizer(folders, CheckpointReader(folders[0], verify).check_tokenizer)
-        model = _from_checkpoint(folders[0], dtype, device, trust_code, verify, mtp=False)
+        model = _from_checkpoint(folders[0], dtype, device, trust_code, verify, make)
     else:
         folders, trained = [path], Ends()
         tokenizer = _tokenizer(folders)
-        model = build(open_huggingface(path), dtype, device, mtp=False)
+        model = make(open_huggingface(path), dtype, device)
     ends = _end_of_text(folders, trained.eod)
     config = next((found for folder in folders if (found := json_object(folder / CONFIG))), {})
     start = beginning(tokenizer, config) if trained.bos is None else trained.bos
@@ -110,12 +119,12 @@ class Checkpoint:
 
 
 def _from_checkpoint(
-    folder: Path, dtype: str, device: str, trust_code: bool, verify: bool, *, mtp: bool = True
+    folder: Path, dtype: str, device: str, trust_code: bool, verify: bool, make: Build = build
 ) -> nn.Module:
-    """The network of a checkpoint: ours (`mtp`: with prediction modules), or the user's own module."""
+    """The network of a checkpoint: ours, as `make` builds it, or the user's own module."""
     reader = CheckpointReader(folder, verify)
     if "python" not in reader.manifest.model:
-        return build(Checkpoint(reader), dtype, device, mtp=mtp)
+        return make(Checkpoint(reader), dtype, device)
     ref = PythonRef.parse(reader.manifest.model, str(folder / MANIFEST))
     check_trusted(ref.python, str(folder / MANIFEST), trust_code)
     module = build_python_model(ref.python, ref.arguments, seed=0)

@@ -35,6 +35,7 @@ def serve(
     kv_memory: Annotated[
         float | None, option("GIB", "Memory for keys and values; 1 GiB or 65,536 tokens.", "--kv-memory", min=0.0)
     ] = None,
+    tp: Annotated[int, flag("Processes that share the model by its heads.", min=1, max=64)] = 1,
     max_concurrency: Annotated[int, flag("Requests that run at once.", min=1, max=96)] = 32,
     max_queue: Annotated[int, flag("Requests that may wait; further ones get 429.", min=1)] = 256,
     timeout: Annotated[float, flag("Seconds that a request may take.", min=0.001)] = 600.0,
@@ -62,7 +63,7 @@ def serve(
     with only_answer(json), working("loading the model"):
         engine = open_engine(
             model, device=device, dtype=dtype, kv_memory_gib=kv_memory, max_concurrency=max_concurrency,
-            trust_code=trust_code, verify=not no_verify,
+            tp=tp, trust_code=trust_code, verify=not no_verify,
         )  # fmt: skip
     stats = engine.stats()
     if host not in LOCAL and key is None:
@@ -82,7 +83,10 @@ def serve(
             flush=True,
         )
 
-    start(engine, model, host, port, key, Limits(max_queue, timeout), ready)
+    try:
+        start(engine, model, host, port, key, Limits(max_queue, timeout), ready)
+    finally:
+        engine.close()
 
 
 def _key(given: str | None) -> str | None:
