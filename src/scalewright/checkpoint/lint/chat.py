@@ -17,6 +17,7 @@ from scalewright.spec.errors import Finding, UserError
 
 ASKED, ANSWER = "Where is north?", "Qwxyz north."  # an answer that no template writes by itself
 USER, ASSISTANT = {"role": "user", "content": ASKED}, {"role": "assistant", "content": ANSWER}
+CHATS = [([USER, ASSISTANT], False), ([USER, ASSISTANT, USER], False), ([USER], True), ([USER], False)]
 
 
 def check(export: Export) -> Iterator[Finding]:
@@ -33,8 +34,8 @@ def check(export: Export) -> Iterator[Finding]:
         what = f"another template than in {list(held)[1]}: engines of different age take different ones"
         yield Finding("chat", "two templates", "warn", what, "keep one of them", where=where)
     try:
-        chats = [([USER, ASSISTANT], False), ([USER], True), ([USER], False)]
-        turn, asked, bare = render_apart(template, chats, special_tokens(export.json.get(TOKENIZER_CONFIG, {})))
+        tokens = special_tokens(export.json.get(TOKENIZER_CONFIG, {}))
+        turn, on, asked, bare = render_apart(template, CHATS, tokens)
     except UserError as error:
         yield _problem(where, "renders", error.what, error.how)
         return
@@ -42,7 +43,9 @@ def check(export: Export) -> Iterator[Finding]:
         yield _problem(where, "turn", "it leaves out what the assistant wrote", "take the one of training")
         return
     before, _, after = turn.rpartition(ANSWER)
-    yield from _ended(export, where, after)
+    # the last turn may end otherwise than one before (gpt-oss), or the user's beginning may be what ends it (GLM)
+    following = on.rpartition(ANSWER)[2].partition(ASKED)[0]
+    yield from _ended(export, where, after or following, following)
     if asked == bare and turn.startswith(bare) and before[len(bare) :].strip():
         what = f"no generation prompt: a model would have to write {before[len(bare) :]!r} itself"
         yield _problem(where, "generation prompt", what, "render it under `if add_generation_prompt`")
@@ -52,15 +55,15 @@ def _problem(where: str, rule: str, what: str, how: str) -> Finding:
     return Finding("chat", rule, "problem", what, how, where=where)
 
 
-def _ended(export: Export, where: str, after: str) -> Iterator[Finding]:
-    """Whether what follows an answer has a token that ends generation."""
+def _ended(export: Export, where: str, after: str, further: str) -> Iterator[Finding]:
+    """Whether what follows an answer has a token that ends generation, at the end of a chat or `further` in it."""
     by_id = {number: name for name, number in export.words.items()}
     ends = {name for number in ending(export) if (name := by_id.get(number))}
-    if not export.words or any(name in after for name in ends):
+    if not export.words or any(name in after or name in further for name in ends):
         return
     shown = sorted(ends) or "unknown"
-    closing = max((name for name in export.words if len(name) > 2 and after.strip().startswith(name)), key=len,
-                  default=None)  # fmt: skip
+    marks = (name for name in export.words if name[:1] in ("<", "[") and len(name) > 2)
+    closing = max((name for name in marks if after.strip().startswith(name)), key=len, default=None)
     if closing is None:
         what = f"nothing ends an assistant's turn: {after!r} follows it, and eos is {shown}"
         yield _problem(where, "turn", what, "write eos_token behind what the assistant wrote")

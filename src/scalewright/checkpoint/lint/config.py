@@ -13,6 +13,7 @@ from typing import Any
 from scalewright.checkpoint.lint.folder import CONFIG, Export
 from scalewright.spec.errors import Finding
 from scalewright.spec.families import FAMILIES
+from scalewright.spec.families.common import defaults
 
 ORIGINAL = "original_max_position_embeddings"
 SCALED = {  # kinds of RoPE scaling, and what each needs
@@ -21,7 +22,7 @@ SCALED = {  # kinds of RoPE scaling, and what each needs
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", ORIGINAL),
     "proportional": (),
 }  # fmt: skip
-USUAL_CONTEXT = 8192  # beyond it no model that was published turns by 10,000
+USUAL_THETA, USUAL_CONTEXT = 10_000, 8192  # of classes that have none; beyond it no model that was published has that
 
 
 def check(export: Export) -> Iterator[Finding]:
@@ -33,7 +34,8 @@ def check(export: Export) -> Iterator[Finding]:
     c = export.config
     yield from _names(export)
     yield from _heads(c)
-    yield from _rope(c)
+    rope = export.spec.rope if export.spec is not None and export.spec.positions == "rope" else None
+    yield from _rope(c, rope is not None and rope.theta == USUAL_THETA and rope.scaling is None)
     yield from _windows(c)
     size = c.get("vocab_size")
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
@@ -72,7 +74,9 @@ def _names(export: Export) -> Iterator[Finding]:
 
 def _heads(c: Mapping[str, Any]) -> Iterator[Finding]:
     width, heads, kv = (c.get(key) for key in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
-    stated = c.get("head_dim") or "kv_lora_rank" in c
+    # a class may have a head_dim of its own
+    usual: Mapping[str, Any] = defaults().get(str(c.get("model_type")), {"head_dim": "unknown"})
+    stated = c.get("head_dim") or usual.get("head_dim") or "kv_lora_rank" in c
     if type(width) is int and type(heads) is int and not stated and (heads <= 0 or width % heads):
         what = f"no head_dim, and {heads} heads don't divide hidden_size {width}"
         yield _problem("head_dim", what, "add head_dim")
@@ -81,7 +85,7 @@ def _heads(c: Mapping[str, Any]) -> Iterator[Finding]:
         yield _problem("num_key_value_heads", what, "set both as the model was trained")
 
 
-def _rope(c: Mapping[str, Any]) -> Iterator[Finding]:
+def _rope(c: Mapping[str, Any], usual: bool) -> Iterator[Finding]:
     old, new = c.get("rope_scaling"), c.get("rope_parameters")
     if isinstance(new, dict) and {"full_attention", "sliding_attention"} & new.keys():
         parts = [part for part in new.values() if isinstance(part, dict)]
@@ -95,9 +99,8 @@ def _rope(c: Mapping[str, Any]) -> Iterator[Finding]:
                                               != parts[0][key]]):  # fmt: skip
             what = f"rope_scaling and rope_parameters differ in {', '.join(differing)}"
             yield _problem("rope_scaling", what, "remove the one that wasn't trained")
-        context, turns = c.get("max_position_embeddings"), "hidden_size" in c and "rms_norm_eps" in c
-        unset = theta is None and c.get("rope_theta") is None and "no_rope_layers" not in c
-        if turns and unset and isinstance(context, int) and context > USUAL_CONTEXT:
+        context, unset = c.get("max_position_embeddings"), theta is None and c.get("rope_theta") is None
+        if usual and unset and isinstance(context, int) and context > USUAL_CONTEXT:
             what = f"no rope_theta for {context} positions: engines take 10,000"
             yield _warn("rope_theta", what, "add the one that was trained")
     for part in parts:

@@ -15,9 +15,15 @@ from typing import Any
 
 from scalewright.checkpoint.lint.folder import CONFIG, GENERATION, SPECIAL_MAP, TOKENIZER, TOKENIZER_CONFIG, Export
 from scalewright.spec.chat import SPECIAL, templates
+from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.ends import token_name
 from scalewright.spec.errors import Finding, UserError
 
+# transformers 5 makes these families' tokenizers anew, of their words and merges alone, whatever tokenizer_class is
+REBUILT = {
+    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+}
 OTHER_TOKENIZERS = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "tekken.json")
 Range = tuple[Callable[[float], bool], str]
 SAMPLING: dict[str, Range] = {
@@ -52,6 +58,7 @@ def check(export: Export) -> Iterator[Finding]:
     elif TOKENIZER_CONFIG not in export.files:
         what = "there is none: nothing says what begins and ends a text"
         yield Finding("tokenizer", "config", "warn", what, "save the tokenizer again", where=TOKENIZER_CONFIG)
+    yield from _rebuilt(export)
     yield from _vocabulary(export)
     yield from _special(export)
     yield from _generation(export)
@@ -65,6 +72,24 @@ def _problem(where: str, rule: str, what: str, how: str) -> Finding:
 def _warn(where: str, rule: str, what: str, how: str) -> Finding:
     subject = "generation" if where == GENERATION else "tokenizer"
     return Finding(subject, rule, "warn", what, how, where=where)
+
+
+def _rebuilt(export: Export) -> Iterator[Finding]:
+    """A tokenizer that engines replace by its family's own, which cuts texts elsewhere."""
+    pattern = REBUILT.get(str(export.config.get("model_type")))
+    if pattern is None or not export.words:
+        return
+    whole = read_json(inside(export.folder, TOKENIZER))
+    cut = whole.get("pre_tokenizer") or {}
+    steps = cut.get("pretokenizers", [cut])
+    patterns = [step.get("pattern", {}).get("Regex") for step in steps if step.get("type") == "Split"]
+    kinds = {step.get("type") for step in steps}
+    if patterns != [pattern] or kinds != {"Split", "ByteLevel"} or whole.get("model", {}).get("type") != "BPE":
+        family = export.config["model_type"]
+        what = (
+            f"transformers 5 cuts texts by {family}'s own rule, whatever this file says: other tokens than in training"
+        )
+        yield _problem(TOKENIZER, "rebuilt", what, "train with that family's tokenizer, or as llama or qwen3")
 
 
 def _vocabulary(export: Export) -> Iterator[Finding]:

@@ -98,8 +98,11 @@ def read(folder: Path) -> Export:
             _read_json(export, name)
     if TOKENIZER in export.files:
         try:
-            export.words = token_ids(inside(folder, TOKENIZER))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            words = token_ids(inside(folder, TOKENIZER))
+            if not all(type(number) is int for number in words.values()):
+                raise ValueError("a token's id is no number")
+            export.words = words
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             _note(export, TOKENIZER, f"it isn't a tokenizer: {reason(error)}", "save the tokenizer again")
     for name in sorted(export.files):
         if name.endswith(".safetensors") and not name.startswith(OTHER_WEIGHTS):
