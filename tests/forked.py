@@ -33,6 +33,7 @@ class Forked:
         self, folder: Path, target: Callable[..., object], arguments: tuple[str, ...], environ: dict[str, str]
     ) -> None:
         prepare_workers(PRELOAD)
+        self._written: tuple[str, str] | None = None
         self._streams = tempfile.TemporaryDirectory(prefix="forked-")
         place = Path(self._streams.name)
         self._process = multiprocessing.get_context("forkserver").Process(
@@ -59,8 +60,11 @@ class Forked:
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """What it wrote to stdout and to stderr, once it has ended."""
         self.wait(timeout)
-        out, err = ((Path(self._streams.name) / name).read_text(encoding="utf-8") for name in (OUT, ERR))
-        return out, err
+        if self._written is None:
+            out, err = ((Path(self._streams.name) / name).read_text("utf-8") for name in (OUT, ERR))
+            self._written = out, err
+            self._streams.cleanup()
+        return self._written
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

@@ -26,7 +26,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 LAYOUTS: dict[str, dict[str, Any]] = {
     "1-micro8": {"micro_batch": 8},
     "2-zero0": {"devices": 2, "zero_stage": 0, "micro_batch": 4},
-    "2-zero3-accumulated-full": {"devices": 2, "zero_stage": 3, "micro_batch": 1, "recompute": "full"},
+    "2-zero3-accumulated-full": {"devices": 2, "zero_stage": 3, "micro_batch": 2, "recompute": "full"},
     "4-zero3-accumulated-every2": {"devices": 4, "zero_stage": 3, "micro_batch": 1, "recompute": {"every": 2}},
 }
 FAST = [
