@@ -85,7 +85,8 @@ def test_a_whole_runs_cost_has_a_currency_and_a_goodput(call_cli):
     assert usual["total"]["currency"] == "USD"
     assert 0.99 < usual["total"]["goodput"] < 1  # 0.02 stops an hour, 10 minutes each; saves of 96 GB
     share = f"{100 * usual['total']['goodput']:.4g}%"
-    words = f"goodput {share} (failures as in Llama 3's run, saves at their best interval, 24 spare devices paid for as the others)"
+    spare = "24 spare devices paid for as the others"
+    words = f"goodput {share} (failures as in Llama 3's run, saves at their best interval, {spare})"
     assert {"currency USD", words} <= set(usual["assumed"])
     assert (said["total"]["currency"], said["total"]["goodput"]) == ("EUR", 0.5)
     assert not any("goodput" in line or "currency" in line for line in said["assumed"])
