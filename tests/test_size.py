@@ -27,7 +27,7 @@ BUDGET = {
     "evaluate": 210,
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 610,
-    "inference": 2_040,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
+    "inference": 2_065,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
     "launch": 3_820,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine
