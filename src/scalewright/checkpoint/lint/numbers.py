@@ -44,8 +44,7 @@ def _finite(export: Export, tensor: Stored) -> bool:
     kind, bits = EXPONENT[tensor.dtype]
     mask = kind(bits)
     for chunk in _chunks(export, tensor):
-        # a header may leave numbers at odd bytes: a copy of a chunk lies right
-        numbers = np.ascontiguousarray(chunk).copy().view(kind)
+        numbers = np.array(chunk).view(kind)  # a copy: a header may leave numbers at odd bytes
         if ((numbers & mask) == mask).any():
             return False
     return True

@@ -14,6 +14,9 @@ from typing import Any
 
 from scalewright.checkpoint.read import text_files
 from scalewright.model.load import is_checkpoint
+from scalewright.serve.load import Loaded
+from scalewright.spec.chat import FAILS, compiled, special_tokens, templates
+from scalewright.spec.ends import CONFIG, json_object
 from scalewright.spec.errors import UserError
 
 
@@ -34,7 +37,7 @@ class ChatTemplate:
 
     def ends(self, loaded: Loaded) -> frozenset[int]:
         """The tokens that end an answer: the model's, and the `eos_token` of tokenizer_config.json."""
-        number = loaded.tokenizer.token_to_id(token_name(self._config, "eos_token") or "")
+        number = loaded.tokenizer.token_to_id(self._tokens.get("eos_token", ""))
         return loaded.end_of_text if number is None else loaded.end_of_text | {int(number)}
 
     def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] | None = None) -> str:
@@ -44,7 +47,9 @@ class ChatTemplate:
             raise UserError("the model has no chat template", "messages", how)
         try:
             text: str = self._template.render(
-            )
+                **{**self._tokens, **(variables or {}), "messages": list(map(_flat, messages)),
+                   "add_generation_prompt": True}
+            )  # fmt: skip
             return text
         except UserError:
             raise
