@@ -72,7 +72,7 @@ def test_neighbours_change_no_bit(name: str) -> None:
 
 
 def test_threads_change_no_bit() -> None:
-    """Of two threads, with products whose sums a library shares out, and units that two threads' vectors don't divide."""
+    """Of two, with products whose sums a library shares out, and units that the vectors of two don't divide."""
     spec = SPECS["llama"].replace(hidden_size=512, intermediate_size=1376, num_hidden_layers=2)
     model = Decoder(spec)
     initialize(model, spec, 0)
