@@ -10,12 +10,13 @@ safetensors 0.8 (Apache 2.0).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalewright.model.companions import token_ids
+from scalewright.spec.chat import FILE
 from scalewright.spec.common.untrusted import inside, open_regular, parse_json, read_json
 from scalewright.spec.errors import Finding, UserError, reason
 from scalewright.spec.families import FAMILIES
@@ -31,6 +32,22 @@ BITS = {
     "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4,
 }  # fmt: skip
 NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as a config.json has them
+
+
+SUBJECTS = {
+    CONFIG: "config", GENERATION: "generation", TOKENIZER: "tokenizer", TOKENIZER_CONFIG: "tokenizer",
+    SPECIAL_MAP: "tokenizer", FILE: "chat",
+}  # fmt: skip
+
+
+def problem(where: str, rule: str, what: str, how: str) -> Finding:
+    """An engine fails, or computes or stops otherwise than was trained."""
+    return Finding(SUBJECTS.get(where, "weights"), rule, "problem", what, how, where=where)
+
+
+def warn(where: str, rule: str, what: str, how: str) -> Finding:
+    """One may."""
+    return replace(problem(where, rule, what, how), severity="warn")
 
 
 class Stored(NamedTuple):
@@ -116,7 +133,7 @@ def read(folder: Path) -> Export:
             export.spec = read_huggingface(export.config, CONFIG)
         except UserError as error:
             what = f"it can't be read as {kind}: {error.what}"
-            export.damaged.append(Finding("config", "unread", "warn", what, error.how, where=CONFIG))
+            export.damaged.append(warn(CONFIG, "unread", what, error.how))
     return export
 
 
@@ -136,7 +153,7 @@ def _read_json(export: Export, name: str) -> None:
 
 
 def _note(export: Export, name: str, what: str, how: str) -> None:
-    export.damaged.append(Finding("files", "damaged", "problem", what, how, where=name))
+    export.damaged.append(problem(name, "damaged", what, how))
 
 
 def _read_header(export: Export, name: str) -> None:
