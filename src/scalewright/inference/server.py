@@ -9,14 +9,14 @@ import numpy as np
 from scalewright.inference import cost
 from scalewright.inference.rows import names
 from scalewright.inference.setup import Columns, Question
-from scalewright.spec.presets import is_preset, preset
+from scalewright.spec.presets import model_presets, preset
 
 MOST_TOKENS = 2**31
 
 
 def server(q: Question, t: Columns) -> dict[str, Any]:
     """The keys of `server`; `t` has this question's columns. `checkpoint`: a hub's name, null for one's own model."""
-    known = preset(q.model.name) if is_preset(q.model.name) else None
+    known = preset(q.model.name) if q.model.name in model_presets() else None
     published = known is not None and known.spec == q.model
     return {
         "checkpoint": known.hf_id if known is not None and published else None,
