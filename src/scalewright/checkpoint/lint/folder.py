@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from scalewright.model.companions import token_ids
 from scalewright.spec.chat import FILE
 from scalewright.spec.common.untrusted import inside, open_regular, parse_json, read_json
-from scalewright.spec.errors import Finding, UserError, reason
+from scalewright.spec.errors import Finding, UserError, reason, shortened
 from scalewright.spec.families import FAMILIES
 from scalewright.spec.huggingface import WRAPPERS, read_huggingface
 from scalewright.spec.model import ModelSpec
@@ -42,7 +42,7 @@ SUBJECTS = {
 
 def problem(where: str, rule: str, what: str, how: str) -> Finding:
     """An engine fails, or computes or stops otherwise than was trained."""
-    return Finding(SUBJECTS.get(where, "weights"), rule, "problem", what, how, where=where)
+    return Finding(SUBJECTS.get(where, "weights"), rule, "problem", shortened(what), how, where=where)
 
 
 def warn(where: str, rule: str, what: str, how: str) -> Finding:
@@ -119,13 +119,13 @@ def read(folder: Path) -> Export:
             if not all(type(number) is int for number in words.values()):
                 raise ValueError("a token's id is no number")
             export.words = words
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        except UNREAD as error:
             _note(export, TOKENIZER, f"it isn't a tokenizer: {reason(error)}", "save the tokenizer again")
     for name in sorted(export.files):
         if name.endswith(".safetensors") and not name.startswith(OTHER_WEIGHTS):
             try:
                 _read_header(export, name)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except UNREAD as error:
                 _note(export, name, f"damaged or truncated: {reason(error)}", "save or fetch it again")
     kind = export.config.get("model_type")
     if isinstance(kind, str) and (kind in FAMILIES or kind in WRAPPERS):
@@ -137,6 +137,7 @@ def read(folder: Path) -> Export:
     return export
 
 
+UNREAD = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)  # of files of another kind
 OTHER_WEIGHTS = ("consolidated", "adapter_model", "optimizer")  # of other loaders: Mistral's own, PEFT, trainers
 
 

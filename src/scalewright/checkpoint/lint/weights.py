@@ -45,8 +45,8 @@ def check(export: Export) -> Iterator[Finding]:
     yield from _index(export)
     for name, kind in export.formats.items():
         if kind != "pt":
-            what, how = "no `format: pt` in its metadata: older loaders refuse it", "save it with metadata"
-            yield warn(name, "format", what, f"{how} {{'format': 'pt'}}")
+            what = "no `format: pt` in its metadata: older loaders refuse it"
+            yield warn(name, "format", what, "save it with metadata {'format': 'pt'}")
         if (size := (export.folder / name).stat().st_size) > MAX_SHARD_BYTES:
             yield warn(name, "shard", f"{size / 1e9:.1f} GB in a file", "save it in shards of 5 GB at most")
     if export.stored:
