@@ -69,6 +69,7 @@ class Pages:
         self.slots = blocks * BLOCK
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
+        self._views: dict[int, tuple[Tensor, Tensor]] = {}
         attentions = [m for m in model.modules() if isinstance(m, Attention | LatentAttention)]
         for number, attention in enumerate(attentions):
             latent = attention.mla.kv_lora_rank if isinstance(attention, LatentAttention) else None
@@ -77,16 +78,16 @@ class Pages:
             attention.core = paged  # type: ignore[assignment]
 
     def write(self, number: int, slots: Tensor, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Puts k, v [1, G, N, K] of an attention into their slots [N]; its whole cache, [slots, G, K]."""
+        """Puts k, v [1, G, N, K] of an attention into their slots [N]; its whole cache, as [1, G, slots, K]."""
         if number not in self._keys:
-            self._keys[number] = k.new_empty(self.slots, k.shape[1], k.shape[3])
-            self._values[number] = self._keys[number] if v is None else v.new_empty(self.slots, v.shape[1], v.shape[3])
-        keys, values = self._keys[number], self._values[number]
-        count = len(slots)
-        keys.index_copy_(0, slots, k[0, :, :count].transpose(0, 1))
+            keys = self._keys[number] = k.new_empty(self.slots, k.shape[1], k.shape[3])
+            values = self._values[number] = keys if v is None else v.new_empty(self.slots, v.shape[1], v.shape[3])
+            self._views[number] = keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
+        count = slots.shape[0]
+        self._keys[number].index_copy_(0, slots, k[0].transpose(0, 1)[:count])
         if v is not None:
-            values.index_copy_(0, slots, v[0, :, :count].transpose(0, 1))
-        return keys, values
+            self._values[number].index_copy_(0, slots, v[0].transpose(0, 1)[:count])
+        return self._views[number]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copies blocks to others, in every layer."""
@@ -177,8 +178,7 @@ class PagedCore(nn.Module):
         step = context.cache
         if not isinstance(step, PagedStep):
             return self.core(q, k, v, context, sinks)  # type: ignore[no-any-return]
-        stores = step.pages.write(self.number, step.slots, k, None if self.latent else v)
-        keys, values = (store.transpose(0, 1)[None] for store in stores)  # [1, G, slots, K]
+        keys, values = step.pages.write(self.number, step.slots, k, None if self.latent else v)
         sliding, width, parts = self.core.sliding, v.shape[-1], list[Tensor]()
         for read, queries in zip(step.reads, torch.split(q, step.sizes, dim=2), strict=False):
             first = read.first if sliding else 0
@@ -200,8 +200,9 @@ def paged_forward(model: Decoder, pages: Pages, tokens: Sequence[int], pieces: S
     """Hidden states [rows, D], after the final norm, of the pieces' tokens, and behind them of zeros."""
     device = next(model.parameters()).device
     flat = torch.tensor([[*tokens, *[0] * (rows - len(tokens))]], device=device)
-    x = model.embedded_tokens(flat, _positions(pieces, rows, device))
-    return model.run(x, _context(model, pages, x, pieces))[0][0]
+    positions = _positions(pieces, rows, device)
+    x = model.embedded_tokens(flat, positions)
+    return model.run(x, _context(model, pages, x, pieces, positions))[0][0]
 
 
 def paged_prediction(
@@ -211,7 +212,8 @@ def paged_prediction(
     more = len(hidden) - len(tokens)
     flat = torch.tensor([[*tokens, *[0] * more]], device=hidden.device)
     x = hidden[None]
-    return model.predict(0, x, flat, _context(model, pages, x, pieces))[0]
+    positions = _positions(pieces, len(hidden), hidden.device)
+    return model.predict(0, x, flat, _context(model, pages, x, pieces, positions))[0]
 
 
 def _positions(pieces: Sequence[Piece], rows: int, device: torch.device) -> Tensor:
@@ -220,9 +222,8 @@ def _positions(pieces: Sequence[Piece], rows: int, device: torch.device) -> Tens
     return torch.tensor([[*places, *[0] * (rows - len(places))]], device=device)
 
 
-def _context(model: Decoder, pages: Pages, x: Tensor, pieces: Sequence[Piece]) -> Context:
+def _context(model: Decoder, pages: Pages, x: Tensor, pieces: Sequence[Piece], positions: Tensor) -> Context:
     """What all blocks share, for x [1, rows, D]."""
-    positions = _positions(pieces, x.shape[1], x.device)
     ropes, heat = _ropes(model.spec, positions, pieces), temperature_of(model.spec, positions)
     return Context(positions, None, *ropes, View(), View(), PagedStep(pages, pieces, model, x), heat)
 

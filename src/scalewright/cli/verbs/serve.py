@@ -40,9 +40,7 @@ def serve(
     max_concurrency: Annotated[int, flag("Requests that run at once.", min=1, max=96)] = 32,
     max_queue: Annotated[int, flag("Requests that may wait; further ones get 429.", min=1)] = 256,
     timeout: Annotated[float, flag("Seconds that a request may take.", min=0.001)] = 600.0,
-    draft: Annotated[
-        str | None, option("WHO", "Who guesses ahead: ngram, mtp, or a smaller model.", "--draft")
-    ] = None,
+    draft: Annotated[str | None, option("WHO", "Who guesses ahead: ngram, mtp, or a smaller model.", "--draft")] = None,
     draft_tokens: Annotated[int, flag("Guesses a step; the answer is the same.", min=1, max=16)] = 4,
     device: Device = "cpu",
     dtype: Annotated[str, choice("dtype", DTYPES, "Of the weights.")] = "float32",
