@@ -106,7 +106,7 @@ def measured(start: State, browser: str, moves: int) -> tuple[list[float], list[
     page = page_text(start, *names).replace("</body>", MOVES % moves + "</body>")
     Told.figures, Told.seen, served = threading.Event(), [], []
     with Explorer("127.0.0.1", 0, page, *names) as server, tempfile.TemporaryDirectory() as folder:
-        server.RequestHandlerClass = Told
+        server.RequestHandlerClass, server.daemon_threads = Told, False
         picture = server.answers["/picture"]
 
         def timed(state: State) -> dict[str, Any]:
@@ -126,6 +126,7 @@ def measured(start: State, browser: str, moves: int) -> tuple[list[float], list[
         finally:
             work.terminate()
             work.wait(20)
+            server.search = 0  # ends one that is under way
             server.shutdown()
     return Told.seen, served[1:]
 

@@ -18,7 +18,7 @@ BUDGET = {
     "accept": 470,
     "bench": 700,
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
-    "checkpoint": 2_745,  # lint/: what engines trip over in an export, five kinds of files
+    "checkpoint": 2_755,  # lint/: what engines trip over in an export, five kinds of files
     "cli": 3_970,  # serve and chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
     "data": 3_175,  # which fraction validates; names of mended files
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
@@ -27,7 +27,7 @@ BUDGET = {
     "evaluate": 210,
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 610,
-    "inference": 2_040,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
+    "inference": 2_065,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
     "launch": 3_820,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine

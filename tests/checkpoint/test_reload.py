@@ -21,7 +21,9 @@ from scalewright.model.load import load_model, open_huggingface
 from scalewright.spec.chat import render, special_tokens, templates
 from scalewright.spec.ends import CONFIG, Ends, json_object
 
-ONE_EACH = list({kind: case for case, (kind, _) in reversed(CASES.items())}.values())
+EACH = list({kind: case for case, (kind, _) in reversed(CASES.items())}.values())
+QUICK = ("llama-gqa", "gpt2", "bloom", "qwen2", "gemma3", "gpt-oss", "deepseek-v3")
+ONE_EACH = [pytest.param(case, marks=[] if case in QUICK else [pytest.mark.slow]) for case in EACH]
 TOLERANCE = 1e-5  # fp32: about 1e-7 relative a product, three layers, logits of order 1
 NEW = 10
 CHAT = [

@@ -85,14 +85,15 @@ def test_a_whole_runs_cost_has_a_currency_and_a_goodput(call_cli):
     assert usual["total"]["currency"] == "USD"
     assert 0.99 < usual["total"]["goodput"] < 1  # 0.02 stops an hour, 10 minutes each; saves of 96 GB
     share = f"{100 * usual['total']['goodput']:.4g}%"
-    words = f"goodput {share} (failures as in Llama 3's run, saves at their best interval)"
+    spare = "24 spare devices paid for as the others"
+    words = f"goodput {share} (failures as in Llama 3's run, saves at their best interval, {spare})"
     assert {"currency USD", words} <= set(usual["assumed"])
     assert (said["total"]["currency"], said["total"]["goodput"]) == ("EUR", 0.5)
     assert not any("goodput" in line or "currency" in line for line in said["assumed"])
-    for found in (usual, said):
+    for found, spares in ((usual, 24), (said, 0)):
         total = found["total"]
         assert total["days"] == pytest.approx(1e12 / found["tokens_per_s"] / 86400 / total["goodput"])
-        assert total["device_hours"] == pytest.approx(total["days"] * 24 * 1024)
+        assert total["device_hours"] == pytest.approx(total["days"] * 24 * (1024 + spares))
         assert total["cost"] == pytest.approx(2 * total["device_hours"])
         assert total["failures_device_hours"] == pytest.approx(total["device_hours"] * (1 - total["goodput"]))
         assert "evaluation" in total["left_out"]
@@ -112,7 +113,10 @@ def test_a_whole_runs_cost_has_a_currency_and_a_goodput(call_cli):
         (["--goodput", "0.9"], "goodput is given without tokens (--goodput): add --tokens 1e12"),
         (["--currency", "EUR"], "currency is given without tokens"),
         (["--tokens", "1e12", "--currency", "EUR"], "currency is given without a price"),
-        (["--tokens", "1e12", "--price", "2", "--currency", "euro"], "currency is 'euro' (--currency): give three"),
+        (
+            ["--tokens", "1e12", "--price", "2", "--currency", "euro"],
+            "currency is 'euro' (--currency): give a code of ISO 4217",
+        ),
         (["--tokens", "1e12", "--goodput", "1.5"], "goodput is 1.5 (--goodput): give the share of the time"),
         (["--tokens", "1e12", "--goodput", "0"], "goodput is 0"),
     ],

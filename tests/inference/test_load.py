@@ -26,12 +26,21 @@ def ask(model="llama-3.1-8b", cluster="dgx-h100", **keys):
 
 @pytest.mark.parametrize("output", [1, 2, 16, 256])
 @pytest.mark.parametrize("flight", [1, 2, 32])
-def test_a_closed_loop_keeps_little_s_law(output, flight):
-    """A request's own prefill is in its TTFT and not in TPOT, however short its answer."""
-    a = ask(concurrency=flight, output_len=output)
+@pytest.mark.parametrize("prefill", [0, 1])
+def test_a_closed_loop_keeps_little_s_law(output, flight, prefill):
+    """A request's own prefill is in its TTFT and not in TPOT, however short its answer, and wherever it is filled."""
+    a = ask(concurrency=flight, output_len=output, layout={"tp": 1, "prefill": prefill, "replicas": 1 + prefill})
     inside = a["ttft_s"]["p50"] + a["tpot_s"]["p50"] * (output - 1)
     assert a["requests_per_s"]["p50"] * inside == pytest.approx(flight, rel=1e-3)
     assert a["total_tokens_per_s"] == pytest.approx(a["output_tokens_per_s"]["p50"] * (1 + 1024 / output))
+
+
+@pytest.mark.parametrize("prefill", [0, 1])
+def test_a_prefix_that_is_all_cached_leaves_a_token(prefill):
+    layout = {"tp": 1, "prefill": prefill}
+    a = ask(concurrency=8, output_len=1, prefix_hit=1.0, layout=layout)
+    assert 0 < a["requests_per_s"]["p50"] < 1e5
+    assert a["prefill_s"] == pytest.approx(ask(input_len=1, layout=layout)["prefill_s"], rel=0.05)
 
 
 def test_what_ragged_batches_lose_grows_with_the_batch():

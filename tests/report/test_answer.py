@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from markupsafe import escape
+
 import scalewright as sw
 from scalewright.report.answer import kind_of, write_answer
 
@@ -29,3 +31,15 @@ def test_report_makes_it_of_what_json_wrote(call_cli, tmp_path: Path) -> None:
     assert text == write_answer(answer, tmp_path / "again.html").read_text()
     assert "of the time trains" in text
     assert "what takes the time" in text
+
+
+def test_what_was_assumed_is_a_list_and_sentences_of_a_table_wrap(tmp_path: Path) -> None:
+    answer = sw.budget(flops=1e21, cluster="dgx-h100", devices=8)
+    text = write_answer(answer, tmp_path / "budget.html").read_text()
+    for line in answer["assumed"]:
+        assert f"<li>{escape(line)}</li>" in text
+    assert '<td class="prose">arXiv' in text
+    failures = sw.goodput(devices=512, days=1, trials=20)
+    text = write_answer(failures, tmp_path / "goodput.html").read_text()
+    assert text.count("<dt>assumed</dt>") == 1
+    assert all(f"<li>{escape(line)}</li>" in text for line in failures["assumed"])

@@ -6,6 +6,7 @@ They are those of the model's own forward of the whole text, but for the order o
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from model.tiny_specs import SPECS
+from scalewright.api import inference
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
 from scalewright.serve.blocks import BLOCK
@@ -23,7 +25,7 @@ from scalewright.serve.invariant import threads
 from scalewright.serve.load import Loaded
 from scalewright.serve.pages import token_bytes
 from scalewright.serve.request import Request
-from scalewright.serve.sampling import Sampling
+from scalewright.serve.sampling import Sampling, filtered
 from scalewright.spec.errors import UserError
 from serve.schedules import ARCHITECTURES, model_of, random_settings, requests, run
 
@@ -154,6 +156,8 @@ def test_memory_is_what_a_token_takes(name: str) -> None:
     engine.add(Request([1, 2, 3], 2, Sampling(0)))
     list(engine.run())
     assert engine.compute.pages.bytes == 3 * BLOCK * token_bytes(model.spec, 4)
+    planned = inference(model.spec, "rtx4090", 8, 8, precision="fp32", kv_precision="fp32", engine="scalewright")
+    assert planned["kv_bytes_per_token"] == token_bytes(model.spec, 4)
 
 
 def test_a_model_is_given_back_as_it_was() -> None:
@@ -183,6 +187,36 @@ def test_guesses_are_checked_not_trusted() -> None:
         assert answer.tokens == plain.tokens
         assert stats.drafted_tokens > 20
         assert stats.accepted_tokens == (stats.drafted_tokens if accepted else 0)
+
+
+def test_guesses_leave_the_probabilities() -> None:
+    """Pairs of drawn tokens, the second of which was guessed or not, are as frequent as the model says."""
+    model, count, prompt = model_of("llama"), 1200, [1, 2, 3, 4] * 3
+
+    def probabilities(text: list[int]) -> dict[int, float]:
+        with torch.inference_mode():
+            logits = model(torch.tensor([text]))[0, -1]
+        scores = filtered(logits[None], Sampling(0.7, top_k=3))[0].softmax(dim=-1)
+        return {token: float(scores[token]) for token in scores.nonzero()[:, 0].tolist()}
+
+    first = probabilities(prompt)
+    after = {token: probabilities([*prompt, token]) for token in first}
+
+    class Likeliest:
+        def guess(self, rows: Sequence[Guessed]) -> list[list[int]]:
+            options = [after.get(row.tokens[-1], {0: 1.0}) for row in rows]
+            return [[max(option, key=option.__getitem__)] for option in options]
+
+    drawn = [Request(prompt, 3, Sampling(0.7, top_k=3, seed=seed)) for seed in range(count)]
+    answers, stats = run(model, drawn, drafter=Likeliest(), kv_blocks=40)
+    assert 0 < stats.accepted_tokens < stats.drafted_tokens
+    seen = Counter(tuple(answer.tokens[:2]) for answer in answers)
+    wanted = {(a, b): p * q for a, p in first.items() for b, q in after[a].items()}
+    assert set(seen) <= set(wanted)
+    often = {pair: p for pair, p in wanted.items() if p * count >= 5}  # below that the statistic isn't chi-square
+    statistic = sum((seen[pair] - p * count) ** 2 / (p * count) for pair, p in often.items())
+    assert len(often) > 3
+    assert statistic < 26.1  # of 8 degrees of freedom, exceeded once in 1,000
 
 
 @pytest.mark.parametrize("same", [True, False])

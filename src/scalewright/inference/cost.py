@@ -89,7 +89,8 @@ def tokens_per_step(t: Columns) -> Array:
 
 def prefill_s(t: Columns, c: Constants, batch: Array, apart: bool = False) -> Array:
     """Seconds that one prompt adds, of `batch` that are filled one after the other; `apart`: until its first token."""
-    new, old = t.input_len * (1 - t.prefix_hit), t.input_len * t.prefix_hit
+    new = np.maximum(t.input_len * (1 - t.prefix_hit), np.minimum(t.input_len, 1))  # the last token is never cached
+    old = t.input_len - new
     pairs = (
         _pairs(t.input_len, t.sparse) - _pairs(old, t.sparse),
         _pairs(t.input_len, t.window) - _pairs(old, t.window),

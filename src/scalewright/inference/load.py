@@ -32,6 +32,7 @@ Array = np.ndarray
 KINDS = ("closed", "rate", "target")
 ENDLESS = 1e9  # requests that are always waiting
 STEPS = 16  # of a bisection: four digits
+SETTLES = 20  # rounds in which a load with prefill apart settles, half of the way each: three digits
 TENTHS = (np.arange(10) + 0.5) / 10  # of the time in which the last batch drains
 
 
@@ -98,7 +99,7 @@ class Round:
     @property
     def rate(self) -> Array:
         """Requests a second."""
-        return np.asarray(self.batch / self.seconds)
+        return np.asarray(self.batch / np.maximum(self.seconds, 1e-12))
 
 
 class Times:
@@ -128,7 +129,8 @@ class Times:
 
     def filled(self, batch: Array) -> Array:
         """Seconds of a batch's prefills, and of what others hold up at the door."""
-        door = np.maximum(batch - 1, 0) * self.t.of(self.c, "door")
+        batch = np.maximum(batch, 1)  # less than one on average: one now and then
+        door = (batch - 1) * self.t.of(self.c, "door")
         return np.asarray(batch * cost.prefill_s(self.t, self.c, batch) / self.share(batch) + door)
 
     def prefilled(self) -> Array:
@@ -154,6 +156,7 @@ class Times:
         busy = 1 - of.decoded / np.maximum(of.seconds, 1e-12)
         step = np.where(of.batch > 1, of.decoded / np.maximum(self.further, 1) / 2, 0)
         waits = self.first * (1 + queued(busy, of.batch - 1)) + step
+        waits = np.where(self.apart, waits, np.minimum(waits, of.filled))  # the rest of a round is of later tokens
         return np.where((self.further > 0) | self.apart, waits, of.seconds)  # a request of one token is its prefill
 
     def drained(self, of: Round, varied: Array) -> Array:
@@ -260,22 +263,29 @@ def _apart(
     decodes = times.t.decodes
     pre = times.prefilled()
     most, number = times.top * decodes, np.where(loads.kind == "target", times.top * decodes, loads.number)
-    inside, rate = np.minimum(most, np.maximum(number, 1)), each
-    for _ in range(12):
-        of = times.at(np.maximum(inside / decodes, 1))
+    inside, rate, pre_s = np.minimum(most, np.maximum(number, 1)), each, 1 / np.maximum(pre, 1e-12)
+    filled = times.first + times.front
+    for _ in range(SETTLES):
+        of = times.at(inside / decodes)
         rate = np.minimum(decodes * of.rate, pre)
-        waiting = np.maximum(number - rate * (times.first + times.front), 1)
-        inside = (inside + np.minimum(np.minimum(waiting, most), np.maximum(rate * of.decoded, 1))) / 2
+        held = _held(times, loads, rate * pre_s, np.minimum(number, most)) * pre_s
+        waiting = np.maximum(number - rate * (filled + held), 1e-3)
+        inside = (inside + np.minimum(np.minimum(waiting, most), np.maximum(rate * of.decoded, 1e-3))) / 2
     at_rate = loads.kind == "rate"
     inside, rate = np.where(at_rate, batch * decodes, inside), np.where(at_rate, each, rate)
     of = times.at(inside / decodes)
     known = (loads.kind == "closed") & np.isfinite(number)
+    held = _held(times, loads, rate * pre_s, np.minimum(number, most)) * pre_s
+    rate = np.where(known, np.minimum(rate, number / (filled + held + of.decoded)), rate)
     waiting = np.where(known, number / np.maximum(rate, 1e-12) - of.decoded, 0)
-    others, pre_s = np.minimum(number, most), 1 / np.maximum(pre, 1e-12)
-    held = np.where(_in_waves(loads), times.c["first.even"] * others, queued(rate * pre_s, others))
-    waited = np.maximum(times.first + times.front + held * pre_s, waiting)
+    waited = np.maximum(filled + held, waiting)
     apart = times.apart
     return (
         np.where(apart, inside / decodes, batch), np.where(apart, rate, each), np.where(apart, waited, seconds[0]),
         np.where(apart, times.tpot(of, waited), seconds[1]),
     )  # fmt: skip
+
+
+def _held(times: Times, loads: Loads, busy: Array, others: Array) -> Array:
+    """How many prefills a request waits for where replicas only prefill."""
+    return np.where(_in_waves(loads), times.c["first.even"] * others, queued(busy, others))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,15 @@ def block_section(id: str, title: str, blocks: Sequence[Block]) -> Section | Non
 
 
 def grouped(blocks: Sequence[Block]) -> list[dict[str, object]]:
-    """Blocks with their kinds, as the template takes them."""
+    """Blocks with their kinds, as the template takes them; lines of one label are its items."""
     groups: list[dict[str, object]] = []
     lines: list[Line] = []
     for block in blocks:
         if not isinstance(block, Line):
             groups.append({"kind": type(block).__name__, "block": block, "left_out": left_out(block)})
             lines = []
+        elif lines and lines[-1].label == block.label:  # of the same: a list
+            lines[-1] = replace(lines[-1], items=[*(lines[-1].items or [lines[-1].text]), block.text])
         elif lines:
             lines.append(block)
         else:

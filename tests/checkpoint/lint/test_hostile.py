@@ -78,5 +78,11 @@ def test_what_leads_outside_or_never_ends_is_not_read(clean: Path, tmp_path: Pat
     os.mkfifo(weights)
     assert any(finding.where == str(weights) for finding in lint(folder))
     weights.unlink()
+    for header in (
+        b'{"a": {"dtype": "F32", "shape": [1e400], "data_offsets": [0, 4]}}',
+        b'{"a": [], "__metadata__": 3}',
+    ):
+        weights.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
+        assert any("damaged" in finding.what for finding in lint(folder))
     weights.write_bytes((1 << 60).to_bytes(8, "little") + b"{}")
     assert any("a header of 1,152,921,504,606,846,976 bytes" in finding.what for finding in lint(folder))

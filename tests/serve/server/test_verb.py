@@ -59,7 +59,18 @@ def served(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str
 def test_a_run_is_served_exactly(run: Path, tmp_path: Path) -> None:
     """Its greedy text is `generate`'s, beside others; fuzzed bodies do the engine no harm; a signal ends it with 0."""
     (tmp_path / "key").write_text("sk-1\n")
-    flags = ("--kv-memory", 0.05, "--max-concurrency", 4, "--draft-tokens", 3, "--api-key", f"@{tmp_path / 'key'}")
+    flags = (
+        "--kv-memory",
+        0.05,
+        "--max-concurrency",
+        4,
+        "--draft",
+        "ngram",
+        "--draft-tokens",
+        3,
+        "--api-key",
+        f"@{tmp_path / 'key'}",
+    )
     with served(run, *flags) as (process, line):
         block = 64 * 2 * 3 * 2 * 8 * 4  # tokens, keys and values, layers, KV heads, their width, bytes
         tokens = int(0.05 * 2**30 // block) * 64

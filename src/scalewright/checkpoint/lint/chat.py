@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scalewright.checkpoint.lint.ends import ending
-from scalewright.checkpoint.lint.folder import GENERATION, TOKENIZER_CONFIG, Export
-from scalewright.spec.chat import render_apart, special_tokens, templates
+from scalewright.checkpoint.lint.folder import GENERATION, TOKENIZER_CONFIG, Export, problem, warn
+from scalewright.spec.chat import FILE, render_apart, special_tokens, templates
 from scalewright.spec.errors import Finding, UserError
 
 ASKED, ANSWER = "Where is north?", "Qwxyz north."  # an answer that no template writes by itself
@@ -25,22 +25,22 @@ def check(export: Export) -> Iterator[Finding]:
     try:
         held = templates(export.folder)
     except UserError as error:
-        yield _problem("chat_template.jinja", "unread", error.what, error.how)
+        yield problem(FILE, "unread", error.what, error.how)
         return
     if not held:
         return
     where, template = next(iter(held.items()))
     if len({text.strip() for text in held.values()}) > 1:
         what = f"another template than in {list(held)[1]}: engines of different age take different ones"
-        yield Finding("chat", "two templates", "warn", what, "keep one of them", where=where)
+        yield warn(where, "two templates", what, "keep one of them")
     try:
         tokens = special_tokens(export.json.get(TOKENIZER_CONFIG, {}))
         turn, on, asked, bare = render_apart(template, CHATS, tokens)
     except UserError as error:
-        yield _problem(where, "renders", error.what, error.how)
+        yield problem(where, "renders", error.what, error.how)
         return
     if ANSWER not in turn:
-        yield _problem(where, "turn", "it leaves out what the assistant wrote", "take the one of training")
+        yield problem(where, "turn", "it leaves out what the assistant wrote", "take the one of training")
         return
     before, _, after = turn.rpartition(ANSWER)
     # the last turn may end otherwise than one before (gpt-oss), or the user's beginning may be what ends it (GLM)
@@ -48,11 +48,7 @@ def check(export: Export) -> Iterator[Finding]:
     yield from _ended(export, where, after or following, following)
     if asked == bare and turn.startswith(bare) and before[len(bare) :].strip():
         what = f"no generation prompt: a model would have to write {before[len(bare) :]!r} itself"
-        yield _problem(where, "generation prompt", what, "render it under `if add_generation_prompt`")
-
-
-def _problem(where: str, rule: str, what: str, how: str) -> Finding:
-    return Finding("chat", rule, "problem", what, how, where=where)
+        yield problem(where, "generation prompt", what, "render it under `if add_generation_prompt`")
 
 
 def _ended(export: Export, where: str, after: str, further: str) -> Iterator[Finding]:
@@ -66,9 +62,9 @@ def _ended(export: Export, where: str, after: str, further: str) -> Iterator[Fin
     closing = max((name for name in marks if after.strip().startswith(name)), key=len, default=None)
     if closing is None:
         what = f"nothing ends an assistant's turn: {after!r} follows it, and eos is {shown}"
-        yield _problem(where, "turn", what, "write eos_token behind what the assistant wrote")
+        yield problem(where, "turn", what, "write eos_token behind what the assistant wrote")
         return
     # a base model that came with a template is no error: nobody chats with it
     what = f"{closing} (id {export.words[closing]}) ends a turn, and eos is {shown}: a chat never stops"
     how = f"add {export.words[closing]} to eos_token_id in {GENERATION}, if turns ended with it in training"
-    yield Finding("chat", "turn", "warn", what, how, where=where)
+    yield warn(where, "turn", what, how)
