@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -30,9 +28,9 @@ for number in (signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)):
 
 def pytest_collection_finish() -> None:
     """What all tests imported stays out of collections of garbage, with one of which each run begins."""
-    rank_image.shorten_probe()
     gc.collect()
     gc.freeze()
+    rank_image.shorten_starts()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -80,20 +78,22 @@ def root() -> Path:
 
 @pytest.fixture
 def run_cli(tmp_path: Path) -> Callable[..., Answer]:
-    """Runs `scalewright ...` in a process of its own, in an empty folder."""
+    """Runs `scalewright ...` in a process of its own, in an empty folder; a `fresh` one imports anew, in `environ`."""
 
-    def run(*arguments: object, cwd: Path = tmp_path, timeout: float = 120, **environ: str) -> Answer:
-        command = [sys.executable, "-m", "scalewright", *map(str, arguments)]
-        done = subprocess.run(
-            command,
-            cwd=cwd,
-            env={**os.environ, "COLUMNS": "100", **environ},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-        )
-        return Answer(done.returncode, done.stdout, done.stderr)
+    def run(
+        *arguments: object, cwd: Path = tmp_path, timeout: float = 120, fresh: bool = False, **environ: str
+    ) -> Answer:
+        from forked import fork_cli
+        from runs import end, start_cli
+
+        start = start_cli if fresh else fork_cli
+        process = start(cwd, *map(str, arguments), **{"COLUMNS": "100", **environ})
+        try:
+            out, err = process.communicate(timeout=timeout)
+        finally:
+            end(process)
+        assert process.returncode is not None
+        return Answer(process.returncode, out, err)
 
     return run
 

@@ -19,11 +19,15 @@ NAME = Path(__file__).stem
 PROBE_S = 0.03  # a rate that no test looks at: a run's peak is timed for 0.3 s otherwise
 
 
-def shorten_probe() -> None:
-    """The first run that starts in this process times its peak for a moment; later ones take that."""
+def shorten_starts() -> None:
+    """The first run that starts in this process times its peak for a moment, later ones take that; none counts what is
+    frozen (conftest.py)."""
     precision: Any = sys.modules.get("scalewright.train.precision")
     if precision is not None:
         precision.matmul_rate = cache(partial(precision.matmul_rate, seconds=PROBE_S))
+    loop: Any = sys.modules.get("scalewright.train.loop")
+    if loop is not None:
+        loop.is_forked = lambda: True
 
 
 def fill() -> None:
@@ -43,7 +47,7 @@ def fill() -> None:
     from scalewright.track.environment import environment
     from scalewright.train import precision, worker
 
-    shorten_probe()
+    shorten_starts()
     torch.set_num_threads(1)  # threads of a product would be lost in a fork
     for kind in ("fp32", "bf16"):
         precision.matmul_rate(kind)

@@ -26,6 +26,7 @@ from scalewright.train.run import PRELOAD, Result
 TESTS = Path(__file__).resolve().parent
 TIMING = ("step_time_s", "tokens_per_s", "mfu", "memory_gib", "breakdown_s")  # what two equal runs may differ in
 EOD = 0
+MICRO_BATCH = 4
 
 MODEL: dict[str, Any] = {
     "vocab_size": 67,
@@ -36,8 +37,9 @@ MODEL: dict[str, Any] = {
     "num_key_value_heads": 2,
     "context": 64,
 }
-# Differences of fp32 sums in another order are about 1e-7 a step; 20 updates carry them on, and 1e-5 leaves
-# a factor of ten (measured worst: below 1e-6).
+STEPS = 10
+# Differences of fp32 sums in another order are about 1e-7 a step; the updates carry them on, and 1e-5 leaves
+# a factor of ten after 20 of them (measured worst: below 1e-6).
 TOLERANCE = 1e-5
 
 
@@ -61,7 +63,8 @@ def make_data(folder: Path, documents: int = 400, seed: int = 0) -> Path:
 def run_data(folder: Path, **changes: Any) -> dict[str, Any]:
     """A run as plain data, out_dir below `folder`; `changes` are merged into it, dictionaries key by key.
 
-    SGD keeps weights comparable between layouts: AdamW magnifies the sign of near-zero gradients.
+    SGD keeps weights comparable between layouts: AdamW magnifies the sign of near-zero gradients. One device takes
+    two micro-batches a step, if nothing else is asked for: eight would cost three times as much.
     """
     data = folder / "data" / "tokens-0.npy"
     if folder != Path() and not data.exists():
@@ -77,10 +80,14 @@ def run_data(folder: Path, **changes: Any) -> dict[str, Any]:
         "data": {"train": [source], "valid": [source], "seq_len": 16},
         "optimizer": {"name": "sgd", "lr": 0.5, "clip_norm": 1.0, "weight_decay": 0.0},
         "lr_schedule": {"kind": "constant"},
-        "train": {"steps": 20},
+        "train": {"steps": STEPS},
         "checkpoint": {"every": 0, "at_end": False},
     }
-    return merge(run, changes)
+    merged = merge(run, changes)
+    layout = merged["layout"]
+    if folder != Path() and layout.get("devices", 1) == 1 and layout["global_batch"] % MICRO_BATCH == 0:
+        layout.setdefault("micro_batch", MICRO_BATCH)
+    return merged
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -239,7 +246,7 @@ def alive(pids: Iterable[int]) -> list[int]:
     return found
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: Any) -> None:
     """Ends a process that a test started, and its children."""
     for pid in [*descendants(process.pid), process.pid]:
         try:

@@ -14,8 +14,8 @@ def test_json(call_cli, tmp_path):
 
 
 def test_the_environment_is_looked_at(run_cli):
-    few = run_cli("doctor", "--json", "--no-measure", OMP_NUM_THREADS="1").json()
-    many = run_cli("doctor", "--json", "--no-measure", OMP_NUM_THREADS="4096").json()
+    few = run_cli("doctor", "--json", "--no-measure", fresh=True, OMP_NUM_THREADS="1").json()
+    many = run_cli("doctor", "--json", "--no-measure", fresh=True, OMP_NUM_THREADS="4096").json()
     assert threads(few) != threads(many)
 
 

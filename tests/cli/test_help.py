@@ -29,6 +29,8 @@ VERBS = (
     "report",
     "evaluate",
     "generate",
+    "chat",
+    "serve",
     "convert",
 )
 

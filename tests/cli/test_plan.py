@@ -200,7 +200,6 @@ WRONG = [
     (["--objective", "tiem"], "did you mean 'time'"),
     (["--memory-headroom", "nan"], "headroom is nan"),
     (["--memory-headroom", "1.5"], "headroom is 1.5"),
-    (["--memory-headroom", "0.999"], "fits on no layout"),
     (["--top", "0"], "--top"),
     (["--precision", "bf61"], "precision is 'bf61'"),
     (["--scaling", "8..4..2"], "scaling is '8..4..2'"),

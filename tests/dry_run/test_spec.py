@@ -121,18 +121,21 @@ MASKED: list[dict[str, Any]] = [
 ]
 
 
+DEFAULT = {7: 1, 14: 2, 23: 3}  # layout -> model: replicas; context and tensor parallelism; a V of both ends
+
+
 def cases() -> Iterator[Any]:
-    """Every layout with every model; by default every eighth layout with one of them, in turns, the others are slow.
+    """Every layout with every model; by default three layouts with one of them each, the others are slow.
 
     Of those that are masked every second one is tried by default; without the mask they are slow. The order of the
     lists gives the largest layouts to the smallest models.
     """
     for place, keys in enumerate(LAYOUTS + MASKED):
         often = keys in MASKED
-        turn = place / 2 if often else (place + 1) / 8
+        turn = place / 2 % len(MODELS) if often else DEFAULT.get(place)
         for index, name in enumerate(MODELS):
             for masked in (False, True) if often else (False,):
-                default = turn % len(MODELS) == index and masked == often
+                default = turn == index and masked == often
                 title = f"{name} masked {keys}" if masked else f"{name} {keys}"
                 yield pytest.param(name, keys, masked, id=title, marks=[] if default else [pytest.mark.slow])
     for name in PARTS:

@@ -57,6 +57,7 @@ def test_steps_of_a_script_and_its_exit_code(tmp_path: Path) -> None:
     assert not {"ProfilerStep#2", "ProfilerStep#6"} & names
 
 
+@pytest.mark.slow  # its reason is one of test_reasons, its code that of test_commands_without_a_trace
 def test_a_script_that_ends_too_early(tmp_path: Path) -> None:
     result = record(tmp_path, "--after", "5", "--", sys.executable, "script.py", "2")
     assert result.returncode == 1
@@ -90,6 +91,7 @@ def test_commands_without_a_trace(tmp_path: Path, command: list[str], code: int,
 @pytest.mark.parametrize(
     ("processes", "ranks", "text"),
     [
+        ([{"steps": 2, "rank": 0}], None, "it ended after 2 optimizer steps, and step 13 was to be the last one"),
         ([{"steps": 0, "rank": 0}], None, "no optimizer of torch.optim made a step"),
         ([{"steps": 9, "rank": 0, "asked": False}], [3], "--ranks 3 ran no steps here, but 0 did"),
     ],

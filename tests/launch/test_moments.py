@@ -40,7 +40,8 @@ from tests.launch.moments import (
 )
 from tests.launch.stopping import _left
 
-from runs import events, run, steps_done, wait_for, write_run
+from forked import fork_cli
+from runs import end, events, run, steps_done, wait_for, write_run
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux has them"),
@@ -132,10 +133,7 @@ def test_a_rank_whose_peer_never_comes_leaves_at_once(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     meet = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    process = subprocess.Popen(
-        TRAIN, cwd=tmp_path, env={**os.environ, **RANKS, **meet, "MASTER_PORT": str(port)},
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+    process = fork_cli(tmp_path, "train", "run.yaml", **RANKS, **meet, MASTER_PORT=str(port))
     try:
         listens = f":{port:04X} 00000000:0000 0A"
         wait_for(
@@ -147,7 +145,7 @@ def test_a_rank_whose_peer_never_comes_leaves_at_once(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         _, text = process.communicate(timeout=20)
     finally:
-        process.kill()
+        end(process)
     assert (process.returncode, text.count("SIGTERM")) == (75, 1), text
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from runs import TESTS, assert_same_run, bits, end, merge, run, run_data, steps_done, wait_for, write_run
+import scalewright as sw
+from forked import fork
+from runs import STEPS, TESTS, assert_same_run, bits, end, merge, run, run_data, steps_done, wait_for, write_run
 
 TWO = {"devices": 2, "zero_stage": 3, "micro_batch": 2}
 
@@ -49,7 +51,7 @@ def test_torchrun_trains_as_local_workers_do(tmp_path):
         end(process)
     assert process.returncode == 0, err
     assert bits(tmp_path / "out") == bits(local)
-    assert json.loads(out)["step"] == 20  # one document, though two ranks ran
+    assert json.loads(out)["step"] == STEPS  # one document, though two ranks ran
 
 
 @pytest.mark.slow
@@ -67,7 +69,7 @@ def test_another_number_of_ranks_than_the_layout_says(tmp_path):
 @pytest.mark.slow
 def test_a_restarted_attempt_resumes(tmp_path):
     """A rank is killed; torchrun starts all anew, and they go on from the checkpoint."""
-    base = {"layout": TWO, "checkpoint": {"every": 4, "at_end": True}}
+    base = {"layout": TWO, "checkpoint": {"every": 4, "at_end": True}, "train": {"steps": 20}}
     control = run(run_data(tmp_path, **base, out_dir=str(tmp_path / "control"))).out_dir
     data = run_data(tmp_path, **merge(base, {"loss": {"python": "parts:fragile", "pause": 0.1}}))
     file = write_run(tmp_path, data)
@@ -86,27 +88,26 @@ def test_a_restarted_attempt_resumes(tmp_path):
     assert_same_run(tmp_path / "out", control)
 
 
-CALLBACK = """
-import json, sys
-import scalewright as sw
-result = sw.train(sys.argv[1], quiet=True, on_step=lambda row: "stop" if row["step"] == 2 else None)
-print(json.dumps(result.dump()))
-"""
+def stop_after_two(file: str) -> None:
+    result = sw.train(file, quiet=True, on_step=lambda row: "stop" if row["step"] == 2 else None)
+    print(json.dumps(result.dump()))
 
 
-def by_hand(folder: Path, command: list[str]) -> list[subprocess.Popen[str]]:
-    """Two ranks with RANK, WORLD_SIZE and an address, as a Kubernetes job sets them."""
+def places() -> list[dict[str, str]]:
+    """RANK, WORLD_SIZE and an address of two ranks, as a Kubernetes job sets them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    return [start(folder, command, **address, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(2)]
+    base = {"GLOO_SOCKET_IFNAME": "lo"}
+    address = base | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    return [{**address, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a fork server that forks")
 def test_a_callback_stops_all_ranks_alike(tmp_path):
     """Rank 0 alone has the callback's answer; every rank saves and gets a result, so no agent restarts it."""
     file = write_run(tmp_path, run_data(tmp_path, layout=TWO, train={"steps": 400}))
-    ranks = by_hand(tmp_path, [sys.executable, "-c", CALLBACK, str(file)])
+    ranks = [fork(tmp_path, stop_after_two, str(file), **place) for place in places()]
     try:
         answers = [rank.communicate(timeout=120) for rank in ranks]
     finally:
@@ -121,7 +122,7 @@ def test_a_callback_stops_all_ranks_alike(tmp_path):
 def test_ranks_that_nobody_runs_a_store_for(tmp_path):
     """Rank 0 runs the store itself."""
     file = write_run(tmp_path, run_data(tmp_path, layout=TWO, train={"steps": 3}))
-    ranks = by_hand(tmp_path, [sys.executable, "-m", "scalewright", "train", str(file)])
+    ranks = [start(tmp_path, [sys.executable, "-m", "scalewright", "train", str(file)], **place) for place in places()]
     try:
         answers = [rank.communicate(timeout=120) for rank in ranks]
     finally:

@@ -6,7 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,10 +99,9 @@ def test_two_nodes_that_would_meet_at_loopback_do_not_start(tmp_path: Path, monk
         train(file)
 
 
-def test_nodes_that_do_not_divide_the_devices(tmp_path: Path) -> None:
+def test_nodes_that_do_not_divide_the_devices(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
     data = run_data(tmp_path, layout={**FOUR, "devices": 3, "global_batch": 6})
     pod = {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "127.0.0.1"}
-    node = start_cli(tmp_path, "train", str(write_run(tmp_path, data)), **pod)
-    ((_, err),) = finish([node])
-    assert node.returncode == 2
-    assert "2 processes, one a node, but layout.devices is 3 (layout): use a multiple of 2" in err
+    answer = run_cli("train", write_run(tmp_path, data), **pod)
+    assert answer.code == 2
+    assert "2 processes, one a node, but layout.devices is 3 (layout): use a multiple of 2" in answer.err

@@ -22,7 +22,7 @@ from scalewright.train.loss import build_loss
 from worlds import run_world
 
 SPEC = ModelSpec.parse(MODEL).replace(num_hidden_layers=4)
-MICROS = 4
+MICROS = 3
 VARIANTS: dict[str, dict[str, Any]] = {
     "selective": {"recompute": "selective"},
     "full": {"recompute": "full"},

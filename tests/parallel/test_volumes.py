@@ -41,7 +41,7 @@ from scalewright.spec.tensors import count
 from scalewright.train.network import build_network, first_weights
 from scalewright.train.resolve import resolve
 
-B, S, H, LAYERS, VOCABULARY = 2, 16, 32, 4, 64
+B, S, H, LAYERS, VOCABULARY = 2, 16, 32, 2, 64
 KEYS: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": H,
@@ -74,11 +74,11 @@ def measure(mesh: Mesh, layout: Layout, run: dict[str, Any]) -> Any:
 Sent = dict[tuple[str, str], float]
 
 
-def sent(**keys: Any) -> list[Sent]:
+def sent(layers: int = LAYERS, **keys: Any) -> list[Sent]:
     """The numbers that each rank sends in a step, but for the scalars."""
     layout = {"precision": "fp32", "micro_batch": B, **keys}
     data = {"train": "nowhere", "seq_len": S, "document_mask": False}
-    run = RunSpec.parse({"model": KEYS, "layout": layout, "data": data})
+    run = RunSpec.parse({"model": {**KEYS, "num_hidden_layers": layers}, "layout": layout, "data": data})
     ranks = run_world(measure, run.layout.dump(), run.dump())
     scalars = [size / FP32 for calls in ranks for axis, _, _, size in calls if axis == "control"]
     assert max(scalars) < SCALARS
@@ -180,7 +180,7 @@ def test_tensor_and_sequence(sp: bool, tp: int) -> None:
 )
 def test_pipeline(schedule: str, boundaries: list[int]) -> None:
     micros, pp = 4, len(boundaries)
-    tables = sent(devices=pp, pp=pp, schedule=schedule, global_batch=B * micros)
+    tables = sent(2 * pp, devices=pp, pp=pp, schedule=schedule, global_batch=B * micros)
     assert tables == [{("pp", "send"): pipeline_volume(B, S, H, micros, n)} for n in boundaries]
 
 

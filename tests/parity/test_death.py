@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from runs import alive, end, run, run_data, start_cli, steps_done, wait_for, write_run
+from forked import fork_cli
+from runs import alive, end, run, run_data, steps_done, wait_for, write_run
 from scalewright.spec.errors import RunError
 
 EIGHT = {"devices": 8, "pp": 2, "tp": 2, "global_batch": 8}
@@ -44,7 +45,7 @@ def test_an_error_on_some_ranks_is_shown_once(tmp_path):
     """The four ranks of one data rank can't read a sample; the other four wait for their gradients."""
     data: dict[str, Any] = run_data(tmp_path, layout=EIGHT, train={"steps": 50})
     data["data"] = {"python": "parts:Broken", "at": 20}
-    process = start_cli(tmp_path, "train", str(write_run(Path(tmp_path), data)))
+    process = fork_cli(tmp_path, "train", str(write_run(Path(tmp_path), data)))
     began = time.monotonic()
     try:
         _, err = process.communicate(timeout=120)

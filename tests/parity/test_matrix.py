@@ -21,7 +21,7 @@ from scalewright.parity.result import Parity
 from scalewright.spec.run import RunSpec
 
 ADAMW = {"name": "adamw", "lr": 3e-3, "betas": [0.9, 0.95], "weight_decay": 0.1, "clip_norm": 1.0}
-FAST_STEPS, STEPS = 4, 10
+FAST_STEPS, STEPS = 3, 10
 
 
 @pytest.fixture(scope="module")

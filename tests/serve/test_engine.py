@@ -6,6 +6,7 @@ They are those of the model's own forward of the whole text, but for the order o
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,15 +15,17 @@ import pytest
 import torch
 
 from model.tiny_specs import SPECS
+from scalewright.api import inference
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
 from scalewright.serve.blocks import BLOCK
 from scalewright.serve.drafts import DraftModel, Guessed, NGram
 from scalewright.serve.engine import Engine, Settings
+from scalewright.serve.invariant import threads
 from scalewright.serve.load import Loaded
 from scalewright.serve.pages import token_bytes
 from scalewright.serve.request import Request
-from scalewright.serve.sampling import Sampling
+from scalewright.serve.sampling import Sampling, filtered
 from scalewright.spec.errors import UserError
 from serve.schedules import ARCHITECTURES, model_of, random_settings, requests, run
 
@@ -68,6 +71,20 @@ def check_same(name: str, seed: int, ways: list[tuple[int | None, dict[str, Any]
 def test_neighbours_change_no_bit(name: str) -> None:
     ways = [(None, {"kv_blocks": 3, "max_concurrency": 6}), (1, {"drafter": NGram(8, 1), "step_tokens": 70})]
     assert min(check_same(name, 0, ways)) > 0  # all was tried
+
+
+def test_threads_change_no_bit() -> None:
+    """Of two, with products whose sums a library shares out, and units that the vectors of two don't divide."""
+    spec = SPECS["llama"].replace(hidden_size=512, intermediate_size=1376, num_hidden_layers=2)
+    model = Decoder(spec)
+    initialize(model, spec, 0)
+    model.eval()
+    asked = [replace(request, max_new_tokens=5) for request in requests(4, seed=2)]
+    with threads(2):
+        alone = [run(model, [request])[0][0] for request in asked]
+        answers, stats = run(model, asked, 1, drafter=NGram())
+    assert stats.invariant
+    assert answers == alone
 
 
 @pytest.mark.slow
@@ -139,6 +156,8 @@ def test_memory_is_what_a_token_takes(name: str) -> None:
     engine.add(Request([1, 2, 3], 2, Sampling(0)))
     list(engine.run())
     assert engine.compute.pages.bytes == 3 * BLOCK * token_bytes(model.spec, 4)
+    planned = inference(model.spec, "rtx4090", 8, 8, precision="fp32", kv_precision="fp32", engine="scalewright")
+    assert planned["kv_bytes_per_token"] == token_bytes(model.spec, 4)
 
 
 def test_a_model_is_given_back_as_it_was() -> None:
@@ -168,6 +187,36 @@ def test_guesses_are_checked_not_trusted() -> None:
         assert answer.tokens == plain.tokens
         assert stats.drafted_tokens > 20
         assert stats.accepted_tokens == (stats.drafted_tokens if accepted else 0)
+
+
+def test_guesses_leave_the_probabilities() -> None:
+    """Pairs of drawn tokens, the second of which was guessed or not, are as frequent as the model says."""
+    model, count, prompt = model_of("llama"), 1200, [1, 2, 3, 4] * 3
+
+    def probabilities(text: list[int]) -> dict[int, float]:
+        with torch.inference_mode():
+            logits = model(torch.tensor([text]))[0, -1]
+        scores = filtered(logits[None], Sampling(0.7, top_k=3))[0].softmax(dim=-1)
+        return {token: float(scores[token]) for token in scores.nonzero()[:, 0].tolist()}
+
+    first = probabilities(prompt)
+    after = {token: probabilities([*prompt, token]) for token in first}
+
+    class Likeliest:
+        def guess(self, rows: Sequence[Guessed]) -> list[list[int]]:
+            options = [after.get(row.tokens[-1], {0: 1.0}) for row in rows]
+            return [[max(option, key=option.__getitem__)] for option in options]
+
+    drawn = [Request(prompt, 3, Sampling(0.7, top_k=3, seed=seed)) for seed in range(count)]
+    answers, stats = run(model, drawn, drafter=Likeliest(), kv_blocks=40)
+    assert 0 < stats.accepted_tokens < stats.drafted_tokens
+    seen = Counter(tuple(answer.tokens[:2]) for answer in answers)
+    wanted = {(a, b): p * q for a, p in first.items() for b, q in after[a].items()}
+    assert set(seen) <= set(wanted)
+    often = {pair: p for pair, p in wanted.items() if p * count >= 5}  # below that the statistic isn't chi-square
+    statistic = sum((seen[pair] - p * count) ** 2 / (p * count) for pair, p in often.items())
+    assert len(often) > 3
+    assert statistic < 26.1  # of 8 degrees of freedom, exceeded once in 1,000
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -1,7 +1,4 @@
-"""Greedy text equals transformers' generate; batches, seeds, stops and streams do what they say.
-
-What may be drawn is what transformers' own warpers leave, and draws follow the seed.
-"""
+"""Greedy text equals transformers' generate; batches, seeds, stops and streams do what they say."""
 
 from __future__ import annotations
 
@@ -11,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from model.tiny_families import CASES, save
 from scalewright.model.load import load_model
 from scalewright.serve.generate import continue_text, generate, generate_text
 from scalewright.serve.load import load_for_generation
-from scalewright.serve.sampling import Sampling, choose, filtered
+from scalewright.serve.sampling import Sampling
 from scalewright.spec.errors import UserError
 
 TEXT = "To be, or not to be: that is the question. Whether 'tis nobler in the mind to suffer. é — 🦊 " * 3
@@ -171,41 +167,3 @@ def test_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
         generate(model, [[1]], max_new_tokens=99_999_999_999)
     with pytest.raises(UserError, match="no UTF-8 text"):
         generate_text(str(folder), "a \udcff b")
-
-
-@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.8])
-@pytest.mark.parametrize("top_k", [0, 1, 5, 500])
-@pytest.mark.parametrize("top_p", [0.05, 0.6, 0.99, 1.0])
-def test_equal_to_transformers(temperature: float, top_k: int, top_p: float) -> None:
-    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(0)) * 3
-    logits[:, 7] = logits[:, 3]  # a tie
-    warpers = [TemperatureLogitsWarper(temperature)]
-    warpers += [TopKLogitsWarper(top_k)] if top_k else []
-    warpers += [TopPLogitsWarper(top_p)] if top_p < 1 else []
-    expected = LogitsProcessorList(warpers)(torch.zeros(4, 1, dtype=torch.long), logits.clone())
-    assert torch.equal(filtered(logits, Sampling(temperature, top_k, top_p)), expected)
-
-
-def test_draws_follow_the_probabilities() -> None:
-    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
-    sampling = Sampling(temperature=0.8, top_k=3, seed=1)
-    generator, count = sampling.generator(), 4000
-    drawn = torch.tensor([choose(logits[0], sampling, generator) for _ in range(count)])
-    expected = filtered(logits, sampling).softmax(-1)[0]
-    found = torch.bincount(drawn, minlength=4) / count
-    assert found[3] == 0
-    # four standard errors of a frequency
-    assert ((found - expected).abs() <= 4 * (expected * (1 - expected) / count).sqrt()).all()
-
-
-def test_temperature_zero_takes_the_likeliest() -> None:
-    assert choose(torch.tensor([0.1, 3.0, 2.0]), Sampling(temperature=0), torch.Generator()) == 1
-
-
-@pytest.mark.parametrize("keys", [
-    {"temperature": -1}, {"top_k": -2}, {"top_p": 0.0}, {"top_p": 1.1}, {"temperature": 1e-320},
-    {"temperature": float("nan")}, {"seed": 1 << 64}, {"seed": -1},
-])  # fmt: skip
-def test_nonsense_is_refused(keys: dict[str, float]) -> None:
-    with pytest.raises(UserError, match=next(iter(keys))):
-        Sampling(**keys)  # type: ignore[arg-type]

@@ -49,11 +49,10 @@ def test_a_link_that_is_too_slow_to_be_one_is_named() -> None:
     assert not any("slow" in line for line in load_cluster("dgx-h100").assumed)
 
 
-def test_flags_take_them_and_errors_show_the_value(run_cli: Callable[..., Any]) -> None:
+def test_flags_take_them_and_errors_show_the_value(call_cli: Callable[..., Any]) -> None:
     words = ["presets", "new", "--params=7B", "--vocab", "32k"]
-    assert "vocab_size: 32000" in run_cli(*words).out
-    assert (
-        "'8x' is not a whole number (--seq-len): write it as 8192, 8k" in run_cli("predict", "x", "--seq-len", "8x").err
-    )
-    assert "'1.0001k' is not a whole number" in run_cli("predict", "x", "--micro-batch=1.0001k").err
-    assert "'lots' is not a number (--tokens)" in run_cli("predict", "x", "--tokens", "lots").err
+    assert "vocab_size: 32000" in call_cli(*words).out
+    answer = call_cli("predict", "x", "--seq-len", "8x")
+    assert "'8x' is not a whole number (--seq-len): write it as 8192, 8k" in answer.err
+    assert "'1.0001k' is not a whole number" in call_cli("predict", "x", "--micro-batch=1.0001k").err
+    assert "'lots' is not a number (--tokens)" in call_cli("predict", "x", "--tokens", "lots").err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,10 @@ def on_rank(mesh: Mesh, layout: Layout, fault: str) -> list[Any]:
     return [index[mesh.index("tp") * part :][:part].tolist(), layers]
 
 
+def with_and_without(mesh: Mesh, layout: Layout, faults: list[str]) -> list[list[Any]]:
+    return [on_rank(mesh, layout, fault) for fault in faults]
+
+
 def recorded(limit: Any, layers: list[Any]) -> Any:
     def run(choice: Any, number: int) -> Any:
         kept = limit(choice, number)
@@ -146,7 +151,7 @@ def recorded(limit: Any, layers: list[Any]) -> Any:
     return run
 
 
-def whole_rows(ranks: list[Any]) -> list[Tensor]:
+def whole_rows(ranks: Sequence[Any]) -> list[Tensor]:
     """The layers' slots [B, T, k], from those of all ranks."""
     layers = [torch.full((B, T, 2), -1) for _ in range(2)]
     for index, parts in ranks:
@@ -169,10 +174,12 @@ def test_no_layout_changes_what_is_dropped_and_a_planted_error_does(axes: dict[s
     devices = axes.get("cp", 1) * axes.get("tp", 1)
     layout = {"devices": devices, "micro_batch": B, "global_batch": B, "zero_stage": 0, **axes}
     alone = {"devices": 1, "micro_batch": B, "global_batch": B, "zero_stage": 0}
-    expected = whole_rows(run_world(on_rank, alone, "none"))
+    mesh, _ = one_rank()
+    expected = whole_rows([on_rank(mesh, Layout.parse(alone), "none")])
     assert all(0 < int((layer == 0).sum()) < layer.numel() for layer in expected)
-    assert all(map(torch.equal, whole_rows(run_world(on_rank, layout, "none")), expected))
-    assert not all(map(torch.equal, whole_rows(run_world(on_rank, layout, "own tokens")), expected))
+    mine, faulty = zip(*run_world(with_and_without, layout, ["none", "own tokens"]), strict=True)
+    assert all(map(torch.equal, whole_rows(mine), expected))
+    assert not all(map(torch.equal, whole_rows(faulty), expected))
 
 
 def test_a_run_writes_the_share_that_is_dropped(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runs import end, events, run, run_data, start_cli, write_run
+from forked import fork_cli
+from runs import end, events, run, run_data, write_run
 from scalewright.data.shards import block_checksums, checksum
 from scalewright.spec.errors import UserError
 
@@ -75,7 +76,7 @@ def test_damage_stops_the_run(tmp_path, kind, message, devices):
 def test_the_exit_code_and_one_line_of_what_is_not_checked(tmp_path):
     data = {"train": [bare(tmp_path)], "valid": []}
     path = write_run(tmp_path, run_data(tmp_path, data=data, train={"steps": 20_000}))
-    process = start_cli(tmp_path, "train", str(path))
+    process = fork_cli(tmp_path, "train", str(path))
     try:
         _, error = process.communicate(timeout=120)
     finally:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from forked import fork_cli
 from runs import (
     alive,
     bits,
@@ -30,7 +31,10 @@ from runs import (
     weights,
     write_run,
 )
+from scalewright.launch.local import run_local
+from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import RunError, UserError
+from scalewright.train.run import PRELOAD
 from scalewright.train.state.claim import hold_folder
 
 TWO = {"devices": 2, "zero_stage": 3, "micro_batch": 4}
@@ -198,20 +202,19 @@ def test_another_model_can_not_go_on(copy):
 # -- saving ------------------------------------------------------------------------------------------
 
 
-SLOW_SAVE = """
-import sys, time, pathlib
-import scalewright.checkpoint.write as write
-from runs import run
-import json
-usual = write.save_file
-def slow(content, path, **keywords):
-    usual(content, path, **keywords)
-    if "step-00000008" in str(path):
-        pathlib.Path(sys.argv[2]).touch()
-        time.sleep(60)
-write.save_file = slow
-run(json.loads(pathlib.Path(sys.argv[1]).read_text()))
-"""
+def die_in_a_save(context: RankContext, data: dict[str, Any]) -> None:
+    """A worker that is killed once the first file of step 8 is written."""
+    import scalewright.checkpoint.write as write
+
+    usual = write.save_file
+
+    def save_file(content: Any, path: Path, **keywords: Any) -> None:
+        usual(content, path, **keywords)
+        if "step-00000008" in str(path):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    write.save_file = save_file
+    run(data)
 
 
 def test_killed_during_a_save(tmp_path):
@@ -219,21 +222,8 @@ def test_killed_during_a_save(tmp_path):
     base = {"checkpoint": {"every": 4}, "train": {"steps": 12}, "layout": {"micro_batch": 8}}
     data = run_data(tmp_path, **base)
     control = run({**data, "out_dir": str(tmp_path / "straight")}).out_dir
-    file = write_run(tmp_path, data)
-    (tmp_path / "slow.py").write_text(SLOW_SAVE)
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    mark = tmp_path / "saving"
-    process = subprocess.Popen(
-        [sys.executable, "slow.py", str(file), str(mark)], cwd=tmp_path, env=environ, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        wait_for(lambda: mark.exists() or process.poll() is not None, 90, "the save")
-        assert process.poll() is None, process.communicate()[1]
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(10)
-    finally:
-        end(process)
+    with pytest.raises(RunError, match="killed by SIGKILL"):
+        run_local(die_in_a_save, (data,), 1, preload=PRELOAD, threads=1)
     names = sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
     assert names == ["step-00000004", "step-00000008.tmp"]
     result = run(data)
@@ -310,7 +300,7 @@ def test_a_disk_that_is_really_full(tmp_path):
             tmp_path, out_dir=str(disk / "out"), model=big, checkpoint={"every": 4, "keep": 1},
             optimizer={"momentum": 0.9}, train={"steps": 8}, layout={"micro_batch": 8},
         )  # fmt: skip
-        process = start_cli(tmp_path, "train", str(write_run(tmp_path, data)))
+        process = fork_cli(tmp_path, "train", str(write_run(tmp_path, data)))
         try:
             _, err = process.communicate(timeout=120)
         finally:
@@ -400,7 +390,7 @@ def test_the_same_command_started_twice(tmp_path):
     """The second doesn't touch the first one's files; and a killed first is no obstacle."""
     data = run_data(tmp_path, loss={"python": "parts:fragile", "pause": 0.05}, train={"steps": 2000})
     data["checkpoint"] = {"every": 2}
-    process = start_cli(tmp_path, "train", str(write_run(tmp_path, data)))
+    process = fork_cli(tmp_path, "train", str(write_run(tmp_path, data)))
     try:
         wait_for(lambda: steps_done(tmp_path / "out") >= 3 or process.poll() is not None, 90, "three steps")
         for layout in ({"devices": 1}, TWO):
@@ -501,7 +491,7 @@ def test_a_worker_killed_from_outside(tmp_path):
 def test_a_worker_that_raises_shows_its_error_once(tmp_path):
     loss = {"python": "parts:fragile_on_one", "die_at": 3, "raises": "numbers went wrong"}
     file = write_run(tmp_path, run_data(tmp_path, layout=TWO, loss=loss))
-    process = start_cli(tmp_path, "train", str(file))
+    process = fork_cli(tmp_path, "train", str(file))
     try:
         _, err = process.communicate(timeout=90)
     finally:
@@ -541,7 +531,7 @@ def test_a_folder_that_vanishes_ends_the_run(tmp_path, kind, layout):
     """Exit code 1 with the reason, on every rank; the folder isn't made again."""
     data = run_data(tmp_path, train={"steps": 100_000}, layout=layout, checkpoint={"every": 500})
     out = tmp_path / "out"
-    process = start_cli(tmp_path, "train", str(write_run(tmp_path, data)))
+    process = fork_cli(tmp_path, "train", str(write_run(tmp_path, data)))
     try:
         wait_for(lambda: steps_done(out) >= 3, 90)
         VANISHES[kind](out)

@@ -24,6 +24,7 @@ class Knot:
 
 def test_knots_are_freed_at_chosen_steps(monkeypatch):
     monkeypatch.setattr(loop, "EVERY", 3)
+    monkeypatch.setattr(loop, "is_forked", lambda: False)
     gc.unfreeze()  # what all tests imported (conftest.py); frozen again below
     knots = []
     with garbage_at_steps():

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import parts
-from runs import assert_same_bits, assert_same_run, merge, rows, run, run_data, weights
+from runs import STEPS, assert_same_bits, assert_same_run, merge, rows, run, run_data, weights
 from scalewright.data.batch import Batch
 from scalewright.dry_run.dry_run import dry_run
 from scalewright.model.python import build_python_model
@@ -209,7 +209,7 @@ def test_a_single_number_can_not_be_sharded(tmp_path):
     data = run_data(tmp_path, model={"python": "parts:build_scalar"}, layout=ZERO3)
     with pytest.raises(UserError, match="parameter 'scale' is a single number"):
         run(data)
-    assert run(merge(data, {"layout": {**ZERO0, "recompute": "none"}})).step == 20
+    assert run(merge(data, {"layout": {**ZERO0, "recompute": "none"}})).step == STEPS
 
 
 @pytest.mark.parametrize("kind", ["tuple", "dict"])
@@ -223,7 +223,7 @@ def test_logits_may_come_in_a_tuple_or_a_dict(control, tmp_path, kind):
     ("kind", "says"),
     [
         ("none", "the model's forward gave a NoneType.*: return logits"),
-        ("flat", r"logits are float32 \[16, 67\].*give real numbers of shape \[1, 16, V\]"),
+        ("flat", r"logits are float32 \[64, 67\].*give real numbers of shape \[4, 16, V\]"),
     ],
 )
 def test_a_model_without_logits(tmp_path, kind, says):

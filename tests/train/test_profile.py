@@ -15,7 +15,7 @@ from scalewright.train.profile import Tracer
 
 
 def test_two_ranks_name_what_they_do(tmp_path: Path) -> None:
-    layout = {"devices": 2, "tp": 2, "micro_batch": 2}
+    layout = {"devices": 2, "tp": 2, "micro_batch": 4}
     out = Path(run(run_data(tmp_path, layout=layout, train={"steps": 4}, profile={"steps": [2, 3]})).out_dir)
     traces = sorted((out / "traces").iterdir())
     assert [path.name for path in traces] == [f"step-00000002-rank0000{rank}.json.gz" for rank in (0, 1)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runs import merge, run_data
+from runs import STEPS, merge, run_data
 from scalewright.launch.local import cores
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
@@ -26,7 +26,7 @@ def spec(tmp_path):
 def test_nulls_are_filled_and_it_goes_to_workers_and_back(spec):
     found = resolve(spec())
     assert isinstance(found.run.model, ModelSpec)
-    assert (found.steps, found.run.train.steps, found.seq_len) == (20, 20, 16)
+    assert (found.steps, found.run.train.steps, found.seq_len) == (STEPS, STEPS, 16)
     assert pickle.loads(pickle.dumps(found)) == found
 
 

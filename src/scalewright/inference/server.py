@@ -9,14 +9,14 @@ import numpy as np
 from scalewright.inference import cost
 from scalewright.inference.rows import names
 from scalewright.inference.setup import Columns, Question
-from scalewright.spec.presets import is_preset, preset
+from scalewright.spec.presets import preset, preset_id
 
 MOST_TOKENS = 2**31
 
 
 def server(q: Question, t: Columns) -> dict[str, Any]:
     """The keys of `server`; `t` has this question's columns. `checkpoint`: a hub's name, null for one's own model."""
-    known = preset(q.model.name) if is_preset(q.model.name) else None
+    known = None if (known_id := preset_id(q.model.name)) is None else preset(known_id)
     published = known is not None and known.spec == q.model
     return {
         "checkpoint": known.hf_id if known is not None and published else None,

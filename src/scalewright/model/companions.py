@@ -174,7 +174,7 @@ def _tokens(tokenizer: Path) -> dict[str, int]:
     """As `token_ids`; none where that can't be read."""
     try:
         return token_ids(tokenizer)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return {}
 
 

@@ -35,12 +35,14 @@ class Chat:
         """
         messages, text = [*self._messages, {"role": "user", "content": turn}], self._text + turn
         loaded = self._engine.loaded
+        stop = loaded.end_of_text
         if self._template.there:
+            stop = self._template.ends(loaded)
             ids = loaded.tokenizer.encode(self._template.render(messages), add_special_tokens=False).ids
         else:
             ids = loaded.encode(text)
         most = max(1, min(self._most, self._engine.room(len(ids))))
-        number, written = self._engine.add(Request(ids, most, self._sampling)), ""
+        number, written = self._engine.add(Request(ids, most, self._sampling, stop_ids=stop)), ""
         try:
             while not self._engine.idle:
                 for update in self._engine.step():

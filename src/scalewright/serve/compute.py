@@ -9,12 +9,24 @@ An engine has one; so has every rank of a tensor-parallel one (ranks.py), which 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from scalewright.model.decoder import Decoder
-from scalewright.serve.invariant import MOST, agrees, padded_rows, padding, threads, turn_weights
+from scalewright.serve.invariant import (
+    MOST,
+    agree,
+    agrees,
+    multiplied,
+    padded_rows,
+    padding,
+    share_products,
+    threads,
+    turn_weights,
+)
 from scalewright.serve.pages import Pages, Piece, paged_forward, paged_prediction
 
 
@@ -24,18 +36,19 @@ class Compute:
     def __init__(self, model: Decoder, blocks: int) -> None:
         self.model, self.pages = model.eval(), Pages(model, blocks)
         self.room = MOST - padding(model)  # tokens of a forward
-        self._undo = turn_weights(model)
-        self._threads, self.invariant = None, agrees(model)
-        if not self.invariant and next(model.parameters()).device.type == "cpu":
-            with threads(1):
-                self.invariant = agrees(model)
-            self._threads = 1 if self.invariant else None
+        self._threads = torch.get_num_threads() if next(model.parameters()).device.type == "cpu" else 1
+        self._undo = [turn_weights(model), share_products(model, self._threads)]
+        with threads(1):
+            self.invariant = agrees(model)
+        head = multiplied(model)[-1] if model.head is None or model.head.weight is None else model.head.weight
+        with threads(self._threads):
+            self._head_threads = self._threads if agree(partial(F.linear, weight=head), head) else 1
         self._hidden, self.multiple = torch.empty(0), 1  # rows of a forward are a multiple of that
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], pieces: Sequence[Piece], wanted: Sequence[int]) -> Tensor:
         """Logits [len(wanted), V] of those of the pieces' tokens; all are put into the cache."""
-        with threads(self._threads):
+        with threads(1):
             self._hidden = paged_forward(self.model, self.pages, tokens, pieces, self._rows(len(tokens)))
             return self._logits(self._hidden, wanted)
 
@@ -47,7 +60,7 @@ class Compute:
 
         `rows` of that forward, the token that follows each, and the pieces that they are; `wanted`: of these rows.
         """
-        with threads(self._threads):
+        with threads(1):
             size = self._rows(len(rows))
             index = torch.tensor([*rows, *[len(self._hidden) - 1] * (size - len(rows))], device=self._hidden.device)
             hidden = paged_prediction(self.model, self.pages, self._hidden[index], following, pieces)
@@ -61,7 +74,8 @@ class Compute:
 
     def close(self) -> None:
         """Stores the model's weights as they were."""
-        self._undo()
+        for undo in reversed(self._undo):
+            undo()
 
     def _rows(self, tokens: int) -> int:
         """Rows of a forward of so many tokens, with padding."""
@@ -72,5 +86,6 @@ class Compute:
             return hidden.new_empty(0, 1)
         size = self._rows(len(wanted))
         index = torch.tensor([*wanted, *[len(hidden) - 1] * (size - len(wanted))], device=hidden.device)
-        out: Tensor = self.model.logits(hidden[index])
+        with threads(self._head_threads):
+            out: Tensor = self.model.logits(hidden[index])
         return out[: len(wanted)]

@@ -240,7 +240,7 @@ class Engine:
         sequence.table = run
 
     def _forward(self, items: list[Item]) -> list[Update]:
-        """Computes items, in forwards of at most 128 rows; the updates of rows that got tokens."""
+        """Computes items, in forwards of at most 191 rows; the updates of rows that got tokens."""
         updates = dict[int, Update]()
         for group in _groups(items, self.compute.room):
             pieces, tokens = list[Piece](), list[int]()

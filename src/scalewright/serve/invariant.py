@@ -4,17 +4,19 @@
 
 A product's library chooses its order of sums by M. Measured here (MKL of torch 2.13, AVX-512, fp32; 13 shapes, one
 thread): with W stored as [out, in] a row's bits change below 16 rows; with it stored as [in, out] they are the same
-from 2 to 128 rows, and a product of 2 rows is about as fast as one of 1. So weights are stored that way (their shapes
-stay, their strides change), and a forward has 2 to 128 rows. The last of them are padding, 32 numbers or more: the end
+from 2 to 191 rows, and a product of 2 rows is about as fast as one of 1. So weights are stored that way (their shapes
+stay, their strides change), and a forward has 2 to 191 rows. The last of them are padding, 32 numbers or more: the end
 of a vector loop over all rows (SiLU, sigmoid) is computed number by number, by other instructions, and lies there.
+Of several threads each has a loop's end of its own, so they compute the products alone, and narrow ones among those,
+whose sums are shared out by M, are made in pieces of `in`, of a number that agrees.
 
 What a library does on another machine isn't promised by anybody, so `agrees` tries it, with the model's own shapes.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -25,10 +27,11 @@ from scalewright.model.latent_attention import LatentAttention
 from scalewright.model.moe import Experts, Stack
 from scalewright.model.router import Router
 
-MOST = 128  # rows of a forward, the padding included
+MOST = 191  # rows of a forward, the padding included
 TAIL = 32  # numbers that a vector loop may leave to be computed one by one: two vectors
 LEAST_OF_BATCHES = 4  # rows with latent attention: smaller products of small heads are made by other code
-TRIED = (2, 3, 4, 7, 16, 17, 33, 64, 100, 127)
+TRIED = (2, 3, 4, 7, 16, 17, 33, 64, 100, 127, 150, 190)
+PIECES = (2, 3, 4, 6, 8, 16)  # of a product's sums
 
 
 def turn_weights(model: nn.Module) -> Callable[[], None]:
@@ -75,49 +78,88 @@ def multiplied(model: nn.Module) -> list[Tensor]:
     return weights
 
 
-def matrices(model: nn.Module) -> dict[tuple[int, ...], Tensor]:
-    """One matrix [out, in] of each shape that the model multiplies with."""
-    shapes: dict[tuple[int, ...], Tensor] = {}
-    for weight in multiplied(model):
-        matrix = weight[0] if weight.dim() == 3 else weight
-        shapes.setdefault((*matrix.shape, *matrix.stride()), matrix)
-    return shapes
+Product = Callable[[Tensor], Tensor]
+
+
+def share_products(model: nn.Module, threads: int) -> Callable[[], None]:
+    """Has so many threads compute each linear layer, in pieces where it must be; returns what undoes it."""
+    pieces: dict[tuple[int, ...], int] = {}
+    changed = list[nn.Linear]()
+    for module in model.modules():
+        if threads == 1 or not isinstance(module, nn.Linear) or "forward" in vars(module):  # tensor parallelism's own
+            continue
+        weight, shape = module.weight, tuple(module.weight.shape)
+        if shape not in pieces:
+            tried = (n for n in (1, *PIECES) if agree(partial(_product, weight, None, n, threads), weight))
+            pieces[shape] = next(tried, 0)
+        if pieces[shape]:
+            module.forward = partial(_product, weight, module.bias, pieces[shape], threads)  # type: ignore[method-assign]
+            changed.append(module)
+
+    def undo() -> None:
+        for module in changed:
+            del module.forward
+
+    return undo
+
+
+def _product(weight: Tensor, bias: Tensor | None, pieces: int, number: int, x: Tensor) -> Tensor:
+    """x W^T + bias by so many threads, summed over so many parts of `in`, one after the other."""
+    with threads(number):
+        if pieces == 1:
+            return F.linear(x, weight, bias)
+        size = -(-weight.shape[1] // pieces)
+        parts = zip(torch.split(x, size, dim=-1), torch.split(weight, size, dim=1), strict=True)
+        out = sum(F.linear(part, of_weight) for part, of_weight in parts)
+    assert isinstance(out, Tensor)
+    return out if bias is None else out + bias
 
 
 @torch.inference_mode()
+def agree(product: Product, weight: Tensor) -> bool:
+    """Whether each row of a product with a matrix [out, in] has the same bits alone and among others."""
+    x = torch.randn(MOST, weight.shape[1], generator=torch.Generator().manual_seed(0)).to(weight.dtype)
+    whole = product(x)
+    return all(torch.equal(product(x[MOST - rows :]), whole[MOST - rows :]) for rows in TRIED)
+
+
 def agrees(model: nn.Module) -> bool:
-    """Whether each row of the model's products has the same bits alone and among others, on this machine."""
-    generator = torch.Generator().manual_seed(0)
-    for matrix in matrices(model).values():
+    """Whether that is so for all products of the model, on this machine; False on a GPU, where nothing is tried."""
+    tried = set[tuple[int, ...]]()
+    shared = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear) and isinstance(m.forward, partial)}
+    for weight in multiplied(model):
+        matrix = weight[0] if weight.dim() == 3 else weight
         if matrix.device.type != "cpu":
             return False
-        x = torch.randn(MOST, matrix.shape[1], generator=generator).to(matrix.dtype)
-        whole = F.linear(x, matrix)
-        for rows in TRIED:
-            if not torch.equal(F.linear(x[MOST - rows :], matrix), whole[MOST - rows :]):
-                return False
+        if id(weight) in shared or matrix.shape in tried:  # `share_products` has tried it
+            continue
+        tried.add(tuple(matrix.shape))
+        if not agree(partial(F.linear, weight=matrix), matrix):
+            return False
     for module in model.modules():
         if isinstance(module, LatentAttention) and module.halves is not None:
-            return all(_batches_agree(half, generator) for half in module.halves)
+            return all(_batches_agree(half) for half in module.halves)
     return True
 
 
-def _batches_agree(matrices: Tensor, generator: torch.Generator) -> bool:
+@torch.inference_mode()
+def _batches_agree(matrices: Tensor) -> bool:
     """The same for a product of every head's rows [H, M, in] with its own matrix [H, in, out]."""
+    generator = torch.Generator().manual_seed(0)
     x = torch.randn(matrices.shape[0], MOST, matrices.shape[1], generator=generator).to(matrices.dtype)
     whole = x @ matrices
     return all(torch.equal(x[:, MOST - m :] @ matrices, whole[:, MOST - m :]) for m in TRIED if m >= LEAST_OF_BATCHES)
 
 
-@contextlib.contextmanager
-def threads(number: int | None) -> Iterator[None]:
-    """Computes with so many threads inside; None: as before."""
-    before = torch.get_num_threads()
-    if number is None or number == before:
-        yield
-        return
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+class threads:
+    """Computes with so many threads inside. A class: a generator's context costs twenty times the two calls."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __enter__(self) -> None:
+        self.before = torch.get_num_threads()
+        torch.set_num_threads(self.number)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_num_threads(self.before)

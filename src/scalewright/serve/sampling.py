@@ -54,8 +54,8 @@ class Sampling:
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2 <= getattr(self, name) <= 2:
                 raise UserError(f"{name} is {getattr(self, name)}", "generate", "use a number from -2 to 2")
-        if not 0 < self.repetition_penalty < float("inf"):
-            how = "use a number above 0; 1 changes nothing"
+        if not 0.01 <= self.repetition_penalty <= 100:  # beyond it fp32 logits overflow
+            how = "use a number from 0.01 to 100; 1 changes nothing"
             raise UserError(f"repetition_penalty is {self.repetition_penalty}", "generate", how)
         for token, bias in self.logit_bias.items():
             if not (token >= 0 and -100 <= bias <= 100):

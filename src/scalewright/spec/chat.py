@@ -31,6 +31,7 @@ from scalewright.spec.errors import UserError
 FILE = "chat_template.jinja"
 TEMPLATE_BYTES = 1 << 20
 SECONDS, MEMORY = 10, 2 << 30  # of the process of `render_apart`
+FAILS = (jinja2.TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)  # of a template
 Chat = Sequence[Mapping[str, Any]]  # messages: role, content
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -74,23 +75,30 @@ def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 
 def render(template: str, messages: Chat, prompt: bool = True, tokens: Mapping[str, str] | None = None) -> str:
     """The text of a chat; `prompt`: with what an assistant's next turn begins with. Raises UserError."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals.update(raise_exception=_refuse, strftime_now=_now)
-    names = {"tools": None, "documents": None, **(tokens or {})}
+    names, ready = {"tools": None, "documents": None, **(tokens or {})}, compiled(template)
     try:
-        return environment.from_string(template).render(messages=messages, add_generation_prompt=prompt, **names)
-    except (jinja2.TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
-        line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
-        raise UserError(f"the chat template fails: {line}{error}", "", "mend it, or take that of its family") from None
+        return ready.render(messages=messages, add_generation_prompt=prompt, **names)
+    except FAILS as error:
+        raise UserError(f"the chat template fails: {error}", "", "mend it, or take that of its family") from None
     except (RecursionError, MemoryError):
         raise UserError("the chat template takes too much memory", "", "take that of its family") from None
 
 
-def _to_json(value: Any, indent: int | None = None, **keys: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def compiled(template: str) -> jinja2.Template:
+    """A template in the sandbox, to be rendered many times; raises UserError for what isn't Jinja."""
+    extensions = [_Generation, loopcontrols]
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    environment.filters["tojson"] = _to_json
+    environment.globals.update(raise_exception=_refuse, strftime_now=_now)
+    try:
+        return environment.from_string(template)
+    except jinja2.TemplateSyntaxError as error:
+        what = f"damaged chat template: line {error.lineno}: {error}"
+        raise UserError(what, "", "mend it, or take that of its family") from None
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **keys: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **keys)
 
 
 def _refuse(text: str) -> NoReturn:

@@ -44,10 +44,11 @@ def read_huggingface(config: Mapping[str, Any], where: str = "config.json", name
     if model_type not in FAMILIES:
         raise unknown("model family", model_type, FAMILIES, where)
     family = FAMILIES[model_type]
-    full = family.full(config)
     try:
-        keys = family.read(full)
-    except (TypeError, KeyError, AttributeError, ZeroDivisionError) as error:
+        keys = family.read(family.full(config))
+    except UserError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError) as error:
         problem = f"cannot read this {model_type} config ({error!r})"
         raise UserError(problem, where, "check the types of its values") from None
     keys["name"] = name or str(config.get("_name_or_path") or model_type)

@@ -66,8 +66,8 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
     name = str(source)
     if name.startswith("hf:"):
         return read_huggingface(fetch_config(name[3:]), name, name[3:].split("@")[0].rpartition("/")[2])
-    if isinstance(source, str) and (preset_id := _names().get(name.lower())) is not None:
-        return preset(preset_id).spec
+    if isinstance(source, str) and (known := preset_id(name)) is not None:
+        return preset(known).spec
     path = Path(source).expanduser()
     if path.exists() or path.suffix in (".json", ".yaml", ".yml"):
         return _from_path(path)
@@ -82,6 +82,11 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
 def is_preset(name: str) -> bool:
     """Whether a preset has this name, id or alias."""
     return name.lower() in _names()
+
+
+def preset_id(name: str) -> str | None:
+    """The id of the preset that has this name, id or alias; None for others."""
+    return _names().get(name.lower())
 
 
 def model_presets() -> dict[str, ModelSpec]:

@@ -72,7 +72,7 @@ ENDS: dict[str, tuple[Change, str, str, str]] = {
     "an eos that is no word": (edited(T, eos_token="</s>"), "problem", T, "</s> isn't in tokenizer.json"),
     "two eos tokens": (edited(M, eos_token="<|endoftext|>"), "problem", M, r"and <\|im_end\|> in tokenizer_config"),
     "an added token's id": (edited(T, added_tokens_decoder={"7": {"content": "<|im_end|>"}}), "problem", T, "id 7"),
-    "template has a typo": (written(J, "{% for m in messages %}{{ m.content }}"), "problem", J, "template fails"),
+    "template has a typo": (written(J, "{% for m in messages %}{{ m.content }}"), "problem", J, "damaged chat"),
     "template raises": (written(J, "{{ raise_exception('no') }}"), "problem", J, "fails: no"),
     "template of attributes": (written(J, "{{ ''.__class__.__mro__ }}"), "problem", J, "unsafe"),
     "template hides answers": (written(J, "{{ messages[0].content }}<|im_end|>"), "problem", J, "leaves out"),

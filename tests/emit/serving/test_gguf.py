@@ -37,6 +37,8 @@ def test_a_folder_in_a_format_that_the_converter_writes(precision: str, outtype:
     write_, serve = lines(tmp_path, "checkpoint=/models/mine", precision=precision)
     assert write_.endswith(f"/models/mine --outtype {outtype} --outfile llama-3-1-70b-{precision}.gguf")
     assert f"-m llama-3-1-70b-{precision}.gguf" in serve
+    assumed = write("llama.cpp", answer("plain", "llama.cpp"), ("checkpoint=/models/mine",)).assumed
+    assert any("knows published tokenizers alone" in text for text in assumed)
 
 
 def test_a_file_that_is_there_is_served(tmp_path: Path) -> None:

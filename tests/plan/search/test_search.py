@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from plan.searches import search
 from scalewright.plan.predict import predict, predict_table
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search.axes import make_space
+from scalewright.plan.search.choices import Plan
 from scalewright.plan.search.objective import make_objective
 from scalewright.plan.search.pricer import make_pricer
 from scalewright.plan.search.run_file import planned
@@ -37,15 +39,18 @@ def every_row(space: Space) -> Rows:
     return space.spread_offloads(space.spread_recomputes(rows))
 
 
+@pytest.mark.parametrize("count", [50, pytest.param(500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("model", "devices", "framework"), [(LLAMA, 64, "scalewright"), (GPT3, 512, "megatron"), (MIXTRAL, 64, "nemo")]
 )
-def test_a_row_of_the_space_is_priced_as_predict_prices_its_layout(model: Any, devices: int, framework: str) -> None:
+def test_a_row_of_the_space_is_priced_as_predict_prices_its_layout(
+    model: Any, devices: int, framework: str, count: int
+) -> None:
     request = template(model, devices, framework=framework)
     space = make_space(request, 256, {})
     pricer = make_pricer(space, make_objective("time", request.chip, devices, None), 0.0)
     rows = every_row(space)
-    rows = rows.take(np.sort(np.random.default_rng(1).choice(len(rows), 150, replace=False)))
+    rows = rows.take(np.sort(np.random.default_rng(1).choice(len(rows), count, replace=False)))
     priced = pricer.price(rows)
     for i in range(len(rows)):
         layout = Layout.parse(space.keys(rows, i))
@@ -218,16 +223,21 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+@functools.cache
+def of_one_billion(framework: str, zero: int, replicas: int, kind: str = "") -> Plan:
+    fixed = {"zero_stage": zero, "dp_replicate": replicas}
+    model, keys = load_model_spec("llama-3.2-1b"), {"devices": 16, "seq_len": 4096, "global_batch": 32}
+    return search(model, H100, framework=framework, run=RUNS.get(kind), fixed=fixed, **keys)
+
+
 @pytest.mark.parametrize("framework", ["scalewright", "megatron"])
 @pytest.mark.parametrize("zero", [0, 1])
 @pytest.mark.parametrize("kind", list(RUNS))
 def test_a_run_is_priced_with_the_same_facts_by_search_and_prediction(kind: str, zero: int, framework: str) -> None:
     """Its compression where all layouts have a use for it, its islands and optimizer; of ours alone."""
-    fixed = {"zero_stage": zero, "dp_replicate": 2 if "diloco" in kind else 1}
-    model = load_model_spec("llama-3.2-1b")
-    keys: dict[str, Any] = {"devices": 16, "seq_len": 4096, "global_batch": 32, "fixed": fixed}
-    plan = search(model, H100, framework=framework, run=RUNS[kind], **keys)
-    plain = search(model, H100, framework=framework, **keys)
+    replicas = 2 if "diloco" in kind else 1
+    plan = of_one_billion(framework, zero, replicas, kind)
+    plain = of_one_billion(framework, zero, replicas)
     for choice in plan.best:
         assert choice.prediction.step_time_s == pytest.approx(choice.score, rel=1e-9)
     ours, half = framework == "scalewright", "bf16" in kind or kind == "powersgd"

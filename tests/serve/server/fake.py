@@ -58,6 +58,8 @@ class Stats:
     prefix_tokens: int = 0
     prompt_tokens: int = 0
     preempted: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     generated_tokens: int = 0
     block_size: int = 16
     kv_tokens: int = 4096

@@ -81,6 +81,17 @@ def test_a_model_without_a_template(tmp_path: Path) -> None:
             client.chat.completions.create(model="base", messages=HELLO)
 
 
+def test_the_tokenizer_s_end_of_a_turn_ends_an_answer(tmp_path: Path) -> None:
+    folder = tmp_path / "chatty"
+    folder.mkdir()
+    (folder / "tokenizer_config.json").write_text('{"eos_token": {"content": "<|user|>"}}')
+    with serving(folder) as (url, _):
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+        answer = client.chat.completions.create(model="chatty", messages=HELLO, temperature=0)
+    assert answer.choices[0].finish_reason == "stop"  # the fake engine writes the prompt again: <|user|> comes first
+    assert (answer.choices[0].message.content, answer.usage.completion_tokens) == ("", 1)
+
+
 TEMPLATES = {
     "chatml": "{% for m in messages %}\n{{ '<|im_start|>' + m['role'] + '\n' + m['content'] | trim + '<|im_end|>' }}\n"
     "{% endfor %}\n{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
@@ -116,7 +127,7 @@ def test_a_template_writes_what_it_writes_in_transformers(name: str, where: str,
     )
     theirs.chat_template = TEMPLATES[name]
     expected = theirs.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True, kind="x")
-    assert ChatTemplate(tmp_path).render(CHAT, kind="x") == expected
+    assert ChatTemplate(tmp_path).render(CHAT, {"kind": "x", "messages": []}) == expected
 
 
 @pytest.mark.parametrize(

@@ -49,3 +49,4 @@ def test_the_picture_is_the_engine_s(client: httpx2.Client) -> None:
     picture = client.get("/picture").json()
     assert (picture["blocks"], picture["requests"], picture["cached"]) == (256, [], [100, 101])
     assert picture["generated_tokens"] == 0
+    assert client.get("/picture?since=x").status_code == 400

@@ -93,3 +93,19 @@ def test_who_goes_away_frees_the_blocks(server: tuple[str, Engine], tmp_path: Pa
     wait(lambda: engine.idle)
     wait(lambda: engine.calls.started.stats.blocks_used == 0)  # type: ignore[attr-defined]
     assert httpx2.get(f"{url}/picture").json()["requests"] == []
+
+
+def test_lm_evaluation_harness_reads_its_scores(server: tuple[str, Engine], model: Decoder) -> None:
+    """As its `local-completions` asks, and by its own parser."""
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    ids, context = list(b"a question? an answer"), 11
+    keys: dict[str, Any] = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+    answer = ask(server[0], model="tiny", prompt=[ids, ids[:15]], **keys)
+    scores = LocalCompletionsAPI.parse_logprobs(answer, [ids, ids[:15]], [context, context])
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids]))[0].log_softmax(-1)
+    for tokens, (score, greedy) in zip((ids, ids[:15]), scores, strict=True):
+        parts = [float(expected[place - 1, tokens[place]]) for place in range(context, len(tokens))]
+        assert score == pytest.approx(sum(parts), abs=TOLERANCE * len(parts))
+        assert greedy is False

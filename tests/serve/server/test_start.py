@@ -27,7 +27,7 @@ TEXT = "a text of 24 characters "
 def _serve(folder: Path, pipe: Connection) -> None:
     """In a process of its own, in the main thread, as the command does."""
     os.setpgid(0, 0)
-    serve(FakeEngine(seconds=0.01), folder, "127.0.0.1", 0, None, Limits(), lambda url, name: pipe.send((url, name)))
+    serve(FakeEngine(seconds=0.02), folder, "127.0.0.1", 0, None, Limits(), lambda url, name: pipe.send((url, name)))
 
 
 class Served:
@@ -54,7 +54,7 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
         counts = re.findall(r"^scalewright_requests_(?:waiting|running|total\S*) (\S+)$", page, re.MULTILINE)
         return sum(map(float, counts)) == 24
 
-    wait(accepted)  # 8 run, 16 wait: 24 / 8 x 60 steps of 10 ms are 1.8 s
+    wait(accepted)  # 8 run, 16 wait: 24 / 8 x 60 steps of 20 ms are 3.6 s
     served.signal(signal.SIGTERM)
     time.sleep(0.1)
     late = httpx2.post(f"{served.url}/v1/completions", json={"prompt": "a"})

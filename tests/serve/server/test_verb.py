@@ -59,10 +59,19 @@ def served(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str
 def test_a_run_is_served_exactly(run: Path, tmp_path: Path) -> None:
     """Its greedy text is `generate`'s, beside others; fuzzed bodies do the engine no harm; a signal ends it with 0."""
     (tmp_path / "key").write_text("sk-1\n")
-    with served(run, "--kv-memory", 0.05, "--max-concurrency", 4, "--api-key", f"@{tmp_path / 'key'}") as (
-        process,
-        line,
-    ):
+    flags = (
+        "--kv-memory",
+        0.05,
+        "--max-concurrency",
+        4,
+        "--draft",
+        "ngram",
+        "--draft-tokens",
+        3,
+        "--api-key",
+        f"@{tmp_path / 'key'}",
+    )
+    with served(run, *flags) as (process, line):
         block = 64 * 2 * 3 * 2 * 8 * 4  # tokens, keys and values, layers, KV heads, their width, bytes
         tokens = int(0.05 * 2**30 // block) * 64
         assert line == {"url": line["url"], "model": "tiny", "kv_tokens": tokens, "max_concurrency": 4}
@@ -87,7 +96,8 @@ def test_a_run_is_served_exactly(run: Path, tmp_path: Path) -> None:
             assert [each["logprob"] <= each["top_logprobs"][0]["logprob"] for each in content] == [True] * 3
             draw = random.Random(5)
             for _ in range(150):
-                path, content = draw.choice(["/v1/completions", "/v1/chat/completions"]), fuzzed(draw)
+                path = draw.choice(["/v1/completions", "/v1/chat/completions"])
+                content = fuzzed(draw, path)
                 assert client.post(path, content=content).status_code in (200, 400, 404), content
             assert client.get("/picture").json()["requests"] == []
         process.send_signal(signal.SIGTERM)

@@ -130,7 +130,15 @@ def test_an_unknown_device_is_an_error_with_near_names() -> None:
 
 def test_reported_memory_is_what_a_program_sees() -> None:
     assert load_device("a100-sxm-80").capacity_bytes == 80 * 2**30
-    assert load_device("rtx4090").capacity_bytes == 24e9
+    assert load_device("rtx4090").capacity_bytes == 24564 * 2**20
+    assert load_device("h200-sxm").capacity_bytes == 143771 * 2**20
+
+
+@pytest.mark.parametrize("device", devices(), ids=lambda device: device.id)
+def test_memory_is_what_a_driver_reports_or_says_that_it_is_nominal(device: DeviceSpec) -> None:
+    """Decimal sizes are 7% below what most drivers report; those that vendors print in GiB are exact."""
+    nominal = any(note.startswith("memory_bytes is the nominal size") for note in device.notes)
+    assert nominal == (device.memory_bytes_reported is None and device.memory_bytes % 2**30 != 0)
 
 
 def test_yaml_round_trip() -> None:

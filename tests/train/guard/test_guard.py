@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import guard_parts
+from forked import fork_cli
 from loss_function import cross_entropy
 from parallel import small_steps
-from runs import events, merge, rows, run, run_data, start_cli, weights, write_run
+from runs import events, merge, rows, run, run_data, weights, write_run
 from scalewright.checkpoint.format import read_state
 from scalewright.checkpoint.read import find_checkpoint
 from scalewright.checkpoint.verify import commit_text, superfluous
@@ -197,7 +198,7 @@ def test_a_run_that_diverges_stops_and_keeps_what_is_good(tmp_path):
     checkpoint outlives newer ones that aren't, and a resume takes it. Which number overflows first, and
     whether at step 2 or 3, depends on the order in which a processor's kernels sum up."""
     data = run_data(tmp_path, **merge(EXPLODES, {"layout": {"micro_batch": 4}, "checkpoint": {"keep": 1}}))
-    process = start_cli(tmp_path, "train", str(write_run(tmp_path, data)))
+    process = fork_cli(tmp_path, "train", str(write_run(tmp_path, data)))
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     first = re.search(r"step (\d): .*grad_norm nan \(first on rank 0\); its update was left out", errors)
@@ -221,7 +222,7 @@ def test_a_run_that_diverges_stops_and_keeps_what_is_good(tmp_path):
         f"step-{number:08d}" for number in (bad - 1, bad + 1)
     ]
     assert (out / "report.html").exists()
-    listed = start_cli(tmp_path, "checkpoint", "ls", str(out))
+    listed = fork_cli(tmp_path, "checkpoint", "ls", str(out))
     text, _ = listed.communicate(timeout=60)
     assert text.count("not finite") == 1
     again = merge(data, {"optimizer": {"lr": 1e-3}, "train": {"steps": bad + 1}})

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from forked import fork_cli
 from runs import (
     assert_same_bits,
     assert_same_run,
@@ -40,13 +41,13 @@ SCHEDULE = {"kind": "cosine", "warmup_steps": 3}
 
 
 def resumable(folder: Path, layout: dict[str, Any], optimizer: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A run of 20 steps that saves every fourth."""
+    """A run of 12 steps that saves every fourth."""
     base = {
         "layout": layout,
         "optimizer": optimizer,
         "lr_schedule": SCHEDULE,
         "checkpoint": {"every": 4, "at_end": True},
-        "train": {"valid_every": 10, "valid_batches": 4},
+        "train": {"steps": 12, "valid_every": 6, "valid_batches": 4},
     }
     return run_data(folder, **merge(base, more))
 
@@ -79,8 +80,8 @@ def straight(tmp_path_factory):
 def assert_bitwise(mine: str | Path, control: Path) -> None:
     """The same lines but for the timing, the same weights, the same optimizer state."""
     assert bits(mine) == bits(control)
-    assert [row["step"] for row in rows(mine)] == list(range(1, 21))
-    assert [row["step"] for row in rows(mine, "valid")] == [10, 20]
+    assert [row["step"] for row in rows(mine)] == list(range(1, 13))
+    assert [row["step"] for row in rows(mine, "valid")] == [6, 12]
     assert_same_bits(weights(mine, optimizer=True), weights(control, optimizer=True))
 
 
@@ -94,7 +95,7 @@ def assert_bitwise(mine: str | Path, control: Path) -> None:
     ids=["1-lion", "zero0-sgd", "zero3-muon"],
 )
 def test_killed_once(straight, tmp_path, layout, optimizer):
-    """20 steps straight == 8 + kill -9 + 12. Steps 9 and 10 were done before the kill, and are done again."""
+    """12 steps straight == 8 + kill -9 + 4. Steps 9 and 10 were done before the kill, and are done again."""
     data = resumable(tmp_path, layout, optimizer)
     kill_in_step(data, 11)
     assert steps_done(tmp_path / "out") == 10
@@ -135,7 +136,7 @@ def test_another_number_of_ranks_goes_on(straight, tmp_path):
     """A checkpoint of 2 ranks continues on 1 and on 4: same samples, losses within 1e-5."""
     control = straight(ZERO3, ADAMW)
     kill_in_step(resumable(tmp_path, ZERO3, ADAMW), 9)
-    for layout in ({"devices": 1, "micro_batch": 4}, {"devices": 4, "zero_stage": 3, "micro_batch": 1}):
+    for layout in ({"devices": 1, "micro_batch": 4}, {"devices": 4, "zero_stage": 3, "micro_batch": 2}):
         out = str(tmp_path / str(layout["devices"]))
         shutil.copytree(tmp_path / "out", out)
         result = run(resumable(tmp_path, layout, ADAMW, out_dir=out))
@@ -146,7 +147,7 @@ def test_another_number_of_ranks_goes_on(straight, tmp_path):
 
 @pytest.mark.slow
 def test_stopping_early_and_going_on(straight, tmp_path):
-    """`--steps 8` ends early on purpose; the schedule is still laid over all 20."""
+    """`--steps 8` ends early on purpose; the schedule is still laid over all 12."""
     data = resumable(tmp_path, ONE, ADAMW)
     assert run(data, steps=8).step == 8
     assert [row["step"] for row in rows(tmp_path / "out")] == list(range(1, 9))
@@ -158,7 +159,7 @@ def test_a_finished_run_has_nothing_to_do(tmp_path):
     first = run(data)
     before = (tmp_path / "out" / "metrics.jsonl").read_bytes()
     again = run(data)
-    assert (again.step, again.resumed_from) == (20, 20)
+    assert (again.step, again.resumed_from) == (12, 12)
     assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == before
     assert (again.loss, again.valid_loss) == (first.loss, first.valid_loss)
 
@@ -196,9 +197,9 @@ def test_another_batch_goes_on_with_the_next_sample(tmp_path):
 def test_sigterm_saves_and_the_same_command_goes_on(tmp_path, straight, layout):
     """Exit code 75 and one line; then nothing shows that there was a stop."""
     data = resumable(tmp_path, layout, ADAMW, checkpoint={"every": 0}, loss={"python": "parts:fragile"})
-    slow = {**data, "loss": {"python": "parts:fragile", "pause": 0.05}}
+    slow = {**data, "loss": {"python": "parts:fragile", "pause": 0.15}}
     file = write_run(tmp_path, slow)
-    process = start_cli(tmp_path, "train", str(file))
+    process = fork_cli(tmp_path, "train", str(file))
     try:
         wait_for(lambda: steps_done(tmp_path / "out") >= 3 or process.poll() is not None, 120, "three steps")
         os.kill(process.pid, signal.SIGTERM)
@@ -207,12 +208,12 @@ def test_sigterm_saves_and_the_same_command_goes_on(tmp_path, straight, layout):
         end(process)
     assert process.returncode == 75, err
     stopped = steps_done(tmp_path / "out")
-    assert 3 <= stopped < 20
-    assert f"stopped at step {stopped} of 20 and saved" in err.strip().splitlines()[-1]
+    assert 3 <= stopped < 12
+    assert f"stopped at step {stopped} of 12 and saved" in err.strip().splitlines()[-1]
     assert "Traceback" not in err
     assert events(tmp_path / "out", "stop")[0]["step"] == stopped
     write_run(tmp_path, {**data, "checkpoint": {"every": 4, "at_end": True}})
-    process = start_cli(tmp_path, "train", str(file))
+    process = fork_cli(tmp_path, "train", str(file))
     try:
         _, err = process.communicate(timeout=120)
     finally:

@@ -13,11 +13,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from scalewright.checkpoint.lint.folder import CONFIG, GENERATION, SPECIAL_MAP, TOKENIZER, TOKENIZER_CONFIG, Export
+from scalewright.checkpoint.lint.folder import (
+    CONFIG,
+    GENERATION,
+    SPECIAL_MAP,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    Export,
+    problem,
+    warn,
+)
 from scalewright.spec.chat import SPECIAL, templates
+from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.ends import token_name
 from scalewright.spec.errors import Finding, UserError
 
+# transformers 5 makes these families' tokenizers anew, of their words and merges alone, whatever tokenizer_class is
+REBUILT = {
+    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+}
 OTHER_TOKENIZERS = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "tekken.json")
 Range = tuple[Callable[[float], bool], str]
 SAMPLING: dict[str, Range] = {
@@ -48,23 +63,32 @@ def check(export: Export) -> Iterator[Finding]:
     if TOKENIZER not in export.files:
         if not export.files & set(OTHER_TOKENIZERS):
             what, how = "no tokenizer: engines serve ids alone (vLLM: --skip-tokenizer-init)", "add the one of training"
-            yield Finding("tokenizer", "missing", "warn", what, how, where=TOKENIZER)
+            yield warn(TOKENIZER, "missing", what, how)
     elif TOKENIZER_CONFIG not in export.files:
         what = "there is none: nothing says what begins and ends a text"
-        yield Finding("tokenizer", "config", "warn", what, "save the tokenizer again", where=TOKENIZER_CONFIG)
+        yield warn(TOKENIZER_CONFIG, "config", what, "save the tokenizer again")
+    yield from _rebuilt(export)
     yield from _vocabulary(export)
     yield from _special(export)
     yield from _generation(export)
 
 
-def _problem(where: str, rule: str, what: str, how: str) -> Finding:
-    subject = "generation" if where == GENERATION else "tokenizer"
-    return Finding(subject, rule, "problem", what, how, where=where)
-
-
-def _warn(where: str, rule: str, what: str, how: str) -> Finding:
-    subject = "generation" if where == GENERATION else "tokenizer"
-    return Finding(subject, rule, "warn", what, how, where=where)
+def _rebuilt(export: Export) -> Iterator[Finding]:
+    """A tokenizer that engines replace by its family's own, which cuts texts elsewhere."""
+    pattern = REBUILT.get(str(export.config.get("model_type")))
+    if pattern is None or not export.words:
+        return
+    whole = read_json(inside(export.folder, TOKENIZER))
+    cut = whole.get("pre_tokenizer") or {}
+    steps = cut.get("pretokenizers", [cut])
+    patterns = [step.get("pattern", {}).get("Regex") for step in steps if step.get("type") == "Split"]
+    kinds = {step.get("type") for step in steps}
+    if patterns != [pattern] or kinds != {"Split", "ByteLevel"} or whole.get("model", {}).get("type") != "BPE":
+        family = export.config["model_type"]
+        what = (
+            f"transformers 5 cuts texts by {family}'s own rule, whatever this file says: other tokens than in training"
+        )
+        yield problem(TOKENIZER, "rebuilt", what, "train with that family's tokenizer, or as llama or qwen3")
 
 
 def _vocabulary(export: Export) -> Iterator[Finding]:
@@ -81,7 +105,7 @@ def _vocabulary(export: Export) -> Iterator[Finding]:
     # Gemma 3's text models have a token for images behind their embedding, which no text has
     unused = len(beyond) == 1 and beyond[0] not in named and beyond[0] not in text
     what = f"ids up to {max(export.words.values())}, and vocab_size is {size}: {', '.join(beyond[:3])}"
-    yield (_warn if unused else _problem)(TOKENIZER, "vocab_size", what, "resize the embedding, or drop the tokens")
+    yield (warn if unused else problem)(TOKENIZER, "vocab_size", what, "resize the embedding, or drop the tokens")
 
 
 def _special(export: Export) -> Iterator[Finding]:
@@ -90,21 +114,21 @@ def _special(export: Export) -> Iterator[Finding]:
         name, other = token_name(config, key), token_name(mapped, key)
         for file, token in ((TOKENIZER_CONFIG, name), (SPECIAL_MAP, other)):
             if token is not None and words and token not in words:
-                yield _problem(file, key, f"{key} {token} isn't in tokenizer.json", "name a token that is")
+                yield problem(file, key, f"{key} {token} isn't in tokenizer.json", "name a token that is")
         if name is not None and other is not None and name != other and (not words or {name, other} <= words.keys()):
             what = f"{key} is {other}, and {name} in {TOKENIZER_CONFIG}"
-            kind = _problem if key == "eos_token" else _warn
+            kind = problem if key == "eos_token" else warn
             yield kind(SPECIAL_MAP, key, what, "keep the one of training, or remove the file")
     added = config.get("added_tokens_decoder")
     for number, token in added.items() if isinstance(added, dict) and words else ():
         name = token.get("content") if isinstance(token, dict) else None
         if isinstance(name, str) and str(words.get(name)) != number:
             what = f"added token {name} has id {number}, and {words.get(name)} in {TOKENIZER}"
-            yield _problem(TOKENIZER_CONFIG, "added_tokens", what, "save the tokenizer again")
+            yield problem(TOKENIZER_CONFIG, "added_tokens", what, "save the tokenizer again")
     bos, given = words.get(token_name(config, "bos_token") or ""), ids(export.config.get("bos_token_id"))
     if bos is not None and given and bos not in given:
         what = f"bos_token_id is {given[0]}, and the tokenizer's bos_token has id {bos}"
-        yield Finding("config", "bos_token_id", "warn", what, f"set it to {bos}", where=CONFIG)
+        yield warn(CONFIG, "bos_token_id", what, f"set it to {bos}")
 
 
 def _generation(export: Export) -> Iterator[Finding]:
@@ -114,10 +138,10 @@ def _generation(export: Export) -> Iterator[Finding]:
     if GENERATION not in export.files:
         if TOKENIZER in export.files:
             what, how = "there is none: engines guess what ends a text", "write one with every eos_token_id"
-            yield _warn(GENERATION, "missing", what, how)
+            yield warn(GENERATION, "missing", what, how)
         if of_tokenizer and of_config and of_tokenizer[0] not in of_config:
             what = f"eos_token_id is {list(of_config)}, and the tokenizer's {eos} has id {of_tokenizer[0]}"
-            yield Finding("config", "eos_token_id", "problem", what, f"add {of_tokenizer[0]}", where=CONFIG)
+            yield problem(CONFIG, "eos_token_id", what, f"add {of_tokenizer[0]}")
         return
     generation = export.json.get(GENERATION, {})
     given = ids(generation.get("eos_token_id"))
@@ -125,18 +149,18 @@ def _generation(export: Export) -> Iterator[Finding]:
     how = f"set eos_token_id to {every}"
     if not given and (every or export.words):
         how = how if every else "set eos_token_id to the token that ended texts in training"
-        yield _problem(GENERATION, "eos_token_id", "no eos_token_id: transformers never stops", how)
+        yield problem(GENERATION, "eos_token_id", "no eos_token_id: transformers never stops", how)
     elif given and (lacking := set(of_tokenizer) - set(given)):
         what = f"eos_token_id is {list(given)} without the tokenizer's {eos}, id {min(lacking)}"
-        yield _problem(GENERATION, "eos_token_id", what, how)
+        yield problem(GENERATION, "eos_token_id", what, how)
     elif given and (lacking := set(of_config) - set(given)):
         what = f"eos_token_id is {list(given)} without config.json's {sorted(lacking)}"
-        yield _warn(GENERATION, "eos_token_id", what, how)
+        yield warn(GENERATION, "eos_token_id", what, how)
     size = export.config.get("vocab_size")
     if outside := [number for number in given if type(size) is int and not 0 <= number < size]:
         what = f"eos_token_id {outside[0]} is no id below vocab_size {size}"
-        yield _problem(GENERATION, "eos_token_id", what, "set it to a token's id")
+        yield problem(GENERATION, "eos_token_id", what, "set it to a token's id")
     for key, (right, words) in SAMPLING.items():
         value = generation.get(key)
         if value is not None and not (isinstance(value, (int, float)) and right(value)):
-            yield _problem(GENERATION, key, f"{key} is {value!r}, which servers take as their default", f"give {words}")
+            yield problem(GENERATION, key, f"{key} is {value!r}, which servers take as their default", f"give {words}")

@@ -10,14 +10,15 @@ safetensors 0.8 (Apache 2.0).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalewright.model.companions import token_ids
+from scalewright.spec.chat import FILE
 from scalewright.spec.common.untrusted import inside, open_regular, parse_json, read_json
-from scalewright.spec.errors import Finding, UserError, reason
+from scalewright.spec.errors import Finding, UserError, reason, shortened
 from scalewright.spec.families import FAMILIES
 from scalewright.spec.huggingface import WRAPPERS, read_huggingface
 from scalewright.spec.model import ModelSpec
@@ -31,6 +32,22 @@ BITS = {
     "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4,
 }  # fmt: skip
 NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as a config.json has them
+
+
+SUBJECTS = {
+    CONFIG: "config", GENERATION: "generation", TOKENIZER: "tokenizer", TOKENIZER_CONFIG: "tokenizer",
+    SPECIAL_MAP: "tokenizer", FILE: "chat",
+}  # fmt: skip
+
+
+def problem(where: str, rule: str, what: str, how: str) -> Finding:
+    """An engine fails, or computes or stops otherwise than was trained."""
+    return Finding(SUBJECTS.get(where, "weights"), rule, "problem", shortened(what), how, where=where)
+
+
+def warn(where: str, rule: str, what: str, how: str) -> Finding:
+    """One may."""
+    return replace(problem(where, rule, what, how), severity="warn")
 
 
 class Stored(NamedTuple):
@@ -98,14 +115,17 @@ def read(folder: Path) -> Export:
             _read_json(export, name)
     if TOKENIZER in export.files:
         try:
-            export.words = token_ids(inside(folder, TOKENIZER))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            words = token_ids(inside(folder, TOKENIZER))
+            if not all(type(number) is int for number in words.values()):
+                raise ValueError("a token's id is no number")
+            export.words = words
+        except UNREAD as error:
             _note(export, TOKENIZER, f"it isn't a tokenizer: {reason(error)}", "save the tokenizer again")
     for name in sorted(export.files):
         if name.endswith(".safetensors") and not name.startswith(OTHER_WEIGHTS):
             try:
                 _read_header(export, name)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except UNREAD as error:
                 _note(export, name, f"damaged or truncated: {reason(error)}", "save or fetch it again")
     kind = export.config.get("model_type")
     if isinstance(kind, str) and (kind in FAMILIES or kind in WRAPPERS):
@@ -113,10 +133,11 @@ def read(folder: Path) -> Export:
             export.spec = read_huggingface(export.config, CONFIG)
         except UserError as error:
             what = f"it can't be read as {kind}: {error.what}"
-            export.damaged.append(Finding("config", "unread", "warn", what, error.how, where=CONFIG))
+            export.damaged.append(warn(CONFIG, "unread", what, error.how))
     return export
 
 
+UNREAD = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)  # of files of another kind
 OTHER_WEIGHTS = ("consolidated", "adapter_model", "optimizer")  # of other loaders: Mistral's own, PEFT, trainers
 
 
@@ -133,7 +154,7 @@ def _read_json(export: Export, name: str) -> None:
 
 
 def _note(export: Export, name: str, what: str, how: str) -> None:
-    export.damaged.append(Finding("files", "damaged", "problem", what, how, where=name))
+    export.damaged.append(problem(name, "damaged", what, how))
 
 
 def _read_header(export: Export, name: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewright.checkpoint.lint.folder import Export, Stored
+from scalewright.checkpoint.lint.folder import Export, Stored, problem, warn
 from scalewright.checkpoint.lint.weights import table
 from scalewright.spec.common.untrusted import inside
 from scalewright.spec.errors import Finding
@@ -30,7 +30,7 @@ def check(export: Export) -> Iterator[Finding]:
     if wrong:
         names = ", ".join(tensor.name for tensor in wrong[:3]) + (f" and {len(wrong) - 3} more" if wrong[3:] else "")
         how = "export an earlier save (`checkpoint ls` marks those that are finite)"
-        yield Finding("weights", "finite", "problem", f"NaN or infinity in {names}", how, where=wrong[0].file)
+        yield problem(wrong[0].file, "finite", f"NaN or infinity in {names}", how)
     yield from _tied(export)
 
 
@@ -44,8 +44,7 @@ def _finite(export: Export, tensor: Stored) -> bool:
     kind, bits = EXPONENT[tensor.dtype]
     mask = kind(bits)
     for chunk in _chunks(export, tensor):
-        # a header may leave numbers at odd bytes: a copy of a chunk lies right
-        numbers = np.ascontiguousarray(chunk).copy().view(kind)
+        numbers = np.array(chunk).view(kind)  # a copy: a header may leave numbers at odd bytes
         if ((numbers & mask) == mask).any():
             return False
     return True
@@ -67,4 +66,4 @@ def _tied(export: Export) -> Iterator[Finding]:
     )
     what = f"{head.name} {'is stored twice' if same else 'differs from the embedding'}, and tie_word_embeddings is true"
     how = "leave it out" if same else "set tie_word_embeddings to false, or leave it out"
-    yield Finding("weights", "tied", "warn" if same else "problem", what, how, where=head.file)
+    yield (warn if same else problem)(head.file, "tied", what, how)

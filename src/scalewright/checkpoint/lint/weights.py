@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from scalewright.checkpoint.lint.folder import BITS, CONFIG, INDEX, NAMES, Export, Stored
+from scalewright.checkpoint.lint.folder import BITS, CONFIG, INDEX, NAMES, Export, Stored, problem, warn
 from scalewright.model.names import Location, locations
 from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import Finding, UserError
@@ -36,30 +36,22 @@ def check(export: Export) -> Iterator[Finding]:
     if not whole:
         what = "the weights are a pickle, which can run code when it is loaded" if pickles else "there are no weights"
         how = "convert them to safetensors" if pickles else f"give a folder with {SINGLE} or {INDEX}"
-        yield _problem("weights", pickles[0] if pickles else SINGLE, what, how)
+        yield problem(pickles[0] if pickles else SINGLE, "weights", what, how)
     elif pickles:
         what = f"{_some(pickles)}: pickles, which can run code, beside safetensors"
-        yield _warn("pickle", pickles[0], what, "leave them out of what is served")
+        yield warn(pickles[0], "pickle", what, "leave them out of what is served")
     for name in sorted(name for name in export.files if name.endswith(LEFT_OVER)):
-        yield _warn("left over", name, "left over from a writing that stopped", "remove it")
+        yield warn(name, "left over", "left over from a writing that stopped", "remove it")
     yield from _index(export)
     for name, kind in export.formats.items():
         if kind != "pt":
-            what, how = "no `format: pt` in its metadata: older loaders refuse it", "save it with metadata"
-            yield _warn("format", name, what, f"{how} {{'format': 'pt'}}")
+            what = "no `format: pt` in its metadata: older loaders refuse it"
+            yield warn(name, "format", what, "save it with metadata {'format': 'pt'}")
         if (size := (export.folder / name).stat().st_size) > MAX_SHARD_BYTES:
-            yield _warn("shard", name, f"{size / 1e9:.1f} GB in a file", "save it in shards of 5 GB at most")
+            yield warn(name, "shard", f"{size / 1e9:.1f} GB in a file", "save it in shards of 5 GB at most")
     if export.stored:
         yield from _shapes(export)
         yield from _dtypes(export)
-
-
-def _problem(rule: str, where: str, what: str, how: str) -> Finding:
-    return Finding("weights", rule, "problem", what, how, where=where)
-
-
-def _warn(rule: str, where: str, what: str, how: str) -> Finding:
-    return Finding("weights", rule, "warn", what, how, where=where)
 
 
 def _some(names: list[str]) -> str:
@@ -73,45 +65,45 @@ def _index(export: Export) -> Iterator[Finding]:
         held.setdefault(tensor.name, []).append(tensor.file)
     if twice := [name for name, files in held.items() if len(files) > 1]:
         what = f"in two files: {_some(twice)} ({' and '.join(held[twice[0]])})"
-        yield _problem("twice", held[twice[0]][1], what, "keep one of them")
+        yield problem(held[twice[0]][1], "twice", what, "keep one of them")
     if INDEX not in export.files:
         if export.formats and SINGLE not in export.formats:
             what = f"{counted(len(export.formats), 'files')} of weights, and no index that names them"
-            yield _problem("index", INDEX, what, f"write the index, or name a lone file {SINGLE}")
+            yield problem(INDEX, "index", what, f"write the index, or name a lone file {SINGLE}")
         return
     if INDEX not in export.json:
         return
     weight_map = export.index
     if weight_map is None:
-        yield _problem("index", INDEX, "it has no weight_map", "save the folder again")
+        yield problem(INDEX, "index", "it has no weight_map", "save the folder again")
         return
     if SINGLE in export.files and SINGLE not in weight_map.values():
         what = "beside an index of other files: transformers takes this one, vLLM those"
-        yield _problem("index", SINGLE, what, "remove what is stale")
+        yield problem(SINGLE, "index", what, "remove what is stale")
     yield from _against(export, weight_map, held)
     total, metadata = sum(tensor.stop - tensor.start for tensor in export.stored), export.json[INDEX].get("metadata")
     stated = metadata.get("total_size") if isinstance(metadata, dict) else None
     if stated != total and not export.lacking:
         what = f"total_size is {stated}, and the files hold {total} bytes"
-        yield _warn("total_size", INDEX, what, f"set it to {total}")
+        yield warn(INDEX, "total_size", what, f"set it to {total}")
 
 
 def _against(export: Export, weight_map: Mapping[str, str], held: Mapping[str, list[str]]) -> Iterator[Finding]:
     """The index beside what files hold; a file that is missing or damaged is named once."""
     for name in sorted(set(weight_map.values()) - export.files):
-        yield _problem("shard", name, "the index names it, and it isn't here", "fetch or save it again")
+        yield problem(name, "shard", "the index names it, and it isn't here", "fetch or save it again")
     there = {key: name for key, name in weight_map.items() if name in export.formats}
     if nowhere := [key for key in there if key not in held]:
         what = f"the index names tensors that no file has: {_some(nowhere)}"
-        yield _problem("index", INDEX, what, "save the folder again")
+        yield problem(INDEX, "index", what, "save the folder again")
     if elsewhere := [key for key, name in there.items() if key in held and name not in held[key]]:
         key = elsewhere[0]
         what = f"not where the index says: {_some(elsewhere)} ({held[key][0]}, not {there[key]})"
-        yield _problem("index", INDEX, what, "save the folder again")
+        yield problem(INDEX, "index", what, "save the folder again")
     if unnamed := sorted(set(export.formats) - set(weight_map.values()) - {SINGLE}):
-        yield _warn("left over", unnamed[0], f"the index doesn't name {_some(unnamed)}", "remove what is stale")
+        yield warn(unnamed[0], "left over", f"the index doesn't name {_some(unnamed)}", "remove what is stale")
     if left := [key for key in held if key not in weight_map]:
-        yield _problem("index", INDEX, f"tensors that it doesn't name: {_some(left)}", "save the folder again")
+        yield problem(INDEX, "index", f"tensors that it doesn't name: {_some(left)}", "save the folder again")
 
 
 def table(export: Export) -> tuple[ModelSpec, dict[str, Location]] | None:
@@ -151,18 +143,18 @@ def _shapes(export: Export) -> Iterator[Finding]:
         tensor, shape = tensors[0]
         more = f", and {len(tensors) - 1} more" if tensors[1:] else ""
         what = f"{tensor.name} is {list(tensor.shape)}, and config.json makes it {list(shape)}{more}"
-        yield _problem("shape", tensor.file, what, f"set {keys} in config.json to what was trained")
+        yield problem(tensor.file, "shape", what, f"set {keys} in config.json to what was trained")
     named = export.index or {}  # a tensor that the index promises is missed there
     if not export.lacking and (missing := [key for key in dict.fromkeys(missing) if key not in named]):
         untied = "" if spec.tie_word_embeddings or "head" not in missing[-1] else ", and tie_word_embeddings is false"
         what = f"{counted(len(missing), 'tensors are')} missing: {_some(missing)}{untied}"
         how = "save it again from the trained model" if not untied else "set tie_word_embeddings, or save the head"
-        yield _problem("missing", CONFIG, what, how)
+        yield problem(CONFIG, "missing", what, how)
     head = "embed_out.weight" if spec.family == "gpt_neox" else "lm_head.weight"  # of a tied model: numbers.py
     foreign = [name for name in stored if name not in {*expected, head} and not name.endswith(BUFFERS)]
     if foreign and not export.wrapped:
         what = f"{counted(len(foreign), 'tensors')} that a {spec.family} of this config.json hasn't: {_some(foreign)}"
-        yield _problem("foreign", stored[foreign[0]].file, what, "vLLM stops at it: save the model's tensors alone")
+        yield problem(stored[foreign[0]].file, "foreign", what, "vLLM stops at it: save the model's tensors alone")
 
 
 def _dtypes(export: Export) -> Iterator[Finding]:
@@ -170,7 +162,7 @@ def _dtypes(export: Export) -> Iterator[Finding]:
     said = [part[key] for part in (whole, export.config) for key in ("dtype", "torch_dtype") if part.get(key)]
     names = list(dict.fromkeys(str(name).removeprefix("torch.") for name in said))
     if len(names) > 1:
-        yield _problem("dtype", CONFIG, f"dtype is {' and '.join(names)}", "keep that of the weights")
+        yield problem(CONFIG, "dtype", f"dtype is {' and '.join(names)}", "keep that of the weights")
     if export.quantised:
         return
     # vectors may stay in fp32 beside halves: routers' biases, states
@@ -181,10 +173,10 @@ def _dtypes(export: Export) -> Iterator[Finding]:
     if len(sized) > 1:
         kinds = ", ".join(f"{NAMES[kind]} ({number:,} numbers)" for kind, number in sized.most_common())
         odd = next(tensor for tensor in export.stored if tensor.dtype == sized.most_common()[-1][0])
-        yield _warn("dtype", odd.file, f"weights of several types: {kinds}; {odd.name}", "save all in one")
+        yield warn(odd.file, "dtype", f"weights of several types: {kinds}; {odd.name}", "save all in one")
     if not names:
-        yield _warn("dtype", CONFIG, "no dtype: engines choose one", "add that of the weights")
+        yield warn(CONFIG, "dtype", "no dtype: engines choose one", "add that of the weights")
     elif names[0] not in NAMES.values():
-        yield _problem("dtype", CONFIG, f"dtype is {names[0]!r}", f"use {' or '.join(NAMES.values())}")
+        yield problem(CONFIG, "dtype", f"dtype is {names[0]!r}", f"use {' or '.join(NAMES.values())}")
     elif sized and names[0] != (most := NAMES[sized.most_common(1)[0][0]]):
-        yield _warn("dtype", CONFIG, f"dtype is {names[0]}, and the weights are in {most}", f"set it to {most}")
+        yield warn(CONFIG, "dtype", f"dtype is {names[0]}, and the weights are in {most}", f"set it to {most}")

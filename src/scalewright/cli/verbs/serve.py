@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
 import sys
 from pathlib import Path
@@ -39,6 +40,10 @@ def serve(
     max_concurrency: Annotated[int, flag("Requests that run at once.", min=1, max=96)] = 32,
     max_queue: Annotated[int, flag("Requests that may wait; further ones get 429.", min=1)] = 256,
     timeout: Annotated[float, flag("Seconds that a request may take.", min=0.001)] = 600.0,
+    draft: Annotated[
+        str | None, option("WHO", "Who guesses ahead: ngram, mtp, or a smaller model.", "--draft")
+    ] = None,
+    draft_tokens: Annotated[int, flag("Guesses a step; the answer is the same.", min=1, max=16)] = 4,
     device: Device = "cpu",
     dtype: Annotated[str, choice("dtype", DTYPES, "Of the weights.")] = "float32",
     trust_code: TrustCode = False,
@@ -63,7 +68,7 @@ def serve(
     with only_answer(json), working("loading the model"):
         engine = open_engine(
             model, device=device, dtype=dtype, kv_memory_gib=kv_memory, max_concurrency=max_concurrency,
-            tp=tp, trust_code=trust_code, verify=not no_verify,
+            draft=draft, draft_tokens=draft_tokens, tp=tp, trust_code=trust_code, verify=not no_verify,
         )  # fmt: skip
     stats = engine.stats()
     if host not in LOCAL and key is None:
@@ -86,7 +91,8 @@ def serve(
     try:
         start(engine, model, host, port, key, Limits(max_queue, timeout), ready)
     finally:
-        engine.close()
+        with contextlib.suppress(RuntimeError):  # a rank may be gone
+            engine.close()
 
 
 def _key(given: str | None) -> str | None:

@@ -38,6 +38,9 @@ def report_format(d: Deployment, report: Report) -> None:
     elif d.precision in NEAR:
         why = "llama.cpp has formats of its own: price that one (--engine llama.cpp --precision)"
         report.change("precision", d.precision, kind(d), why)
+    if d.stored is None and not is_gguf(d.checkpoint):
+        known = "the converter knows published tokenizers alone"
+        report.assume(f"{known}: tell it in get_vocab_base_pre that those of `prepare` cut texts as gpt-2's")
 
 
 def conversion(d: Deployment) -> list[str]:

@@ -195,8 +195,12 @@ def _move(kernels: Kernels, c: Constants) -> np.ndarray:
     forward, backward = trainer.loss_bytes.T / LISTED_LOSS
     loss = np.where(k.phase > 0, backward, forward)
     factor = np.select([k.kind == work.LOSS, k.kind == work.PERMUTE], [loss, permute], passes)
-    back = np.where((k.phase > 0) & (k.kind != work.LOSS), c["memory.backward"], 1.0)
-    inside = (k.part == EXPERT_ACT) & (trainer.fused_experts > 0)  # of the products' kernel
+    whole = np.isin(k.kind, (work.LOSS, work.BIAS))  # whose bytes are counted, forward and back
+    factor = np.where(k.kind == work.BIAS, 1.0, factor)
+    back = np.where((k.phase > 0) & ~whole, c["memory.backward"], 1.0)
+    # of the products' kernel; XLA, and this package's own trainer, add biases as they write them
+    inside = (k.part == EXPERT_ACT) & (trainer.fused_experts > 0)
+    inside |= (k.kind == work.BIAS) & ((trainer.kernels == KERNELS.index("xla")) | (trainer.own > 0))
     return np.asarray(np.where(inside, 0.0, k.bytes * factor * back / _rate(chip, c) + c["shape.gap"] * passes))
 
 
@@ -228,7 +232,7 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     parts = np.bincount(part, masked, len(units) * (REST + 1)).reshape(len(units), REST + 1)
     square, masked = (np.bincount(region, flops, len(units) * REGIONS).reshape(shape) for flops in (forward, masked))
     timed = {index: unit for index, unit in enumerate(units) if unit.chip.timings is not None}
-    attention, moves = of(work.ATTENTION), of(work.MOVE, work.LOSS, work.PERMUTE)
+    attention, moves = of(work.ATTENTION), of(work.MOVE, work.LOSS, work.PERMUTE, work.BIAS)
     return Flat(products, tiles, attention, moves, square, masked, parts[:, :REST], len(units), timed)
 
 

@@ -70,23 +70,13 @@ def own_moments(at: Columns, place: PipelineRank, held: States, kept: Kept, aliv
     """The moments of a step when a rank may hold the most."""
     rank = _Rank(at, place, held, kept, alive)
     block = rank.backward_of_block()
-    return (
-        rank.loss(),
-        rank.backward_of_head(),
-        rank.reduction_of_head(),
-        *([rank.weight_parts()] if rank.split.any() else []),
-        block,
-        rank.backward_of_next_block(block),
-        rank.reduction_of_block(),
-        rank.backward_of_last_block(),
-        rank.reduction_of_last_block(),
-        rank.reduction_of_root(sent=False),
-        rank.reduction_of_root(sent=True),
-        rank.sum_of_root(),
-        *([rank.sum_of_shared()] if rank.shared.any() else []),
-        rank.gather(),
-        *([rank.update()] if rank.scratch.any() else []),
-    )
+    moments = [rank.loss(), rank.backward_of_head(), rank.reduction_of_head()]
+    moments += [rank.weight_parts()] if rank.split.any() else []
+    moments += [block, rank.backward_of_next_block(block), rank.reduction_of_block()]
+    moments += [rank.backward_of_last_block(), rank.reduction_of_last_block()]
+    moments += [rank.reduction_of_root(sent=False), rank.reduction_of_root(sent=True), rank.sum_of_root()]
+    moments += [rank.sum_of_shared()] if rank.shared.any() else []
+    return (*moments, rank.gather(), *([rank.update()] if rank.scratch.any() else []))
 
 
 def with_outer(at: Columns, held: States, moments: tuple[Moment, ...]) -> tuple[Moment, ...]:

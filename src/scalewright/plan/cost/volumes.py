@@ -300,13 +300,8 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
     listed, inner = Volumes(at), at.table.pp > 2
     ranks: list[tuple[PipelineRank, np.ndarray | bool]]
     ranks = [(between, inner), (second, inner), (first, True), (last, True)]
-    kinds = (
-        listed.data_parallel,
-        listed.tensor_parallel,
-        listed.context_parallel,
-        listed.expert_parallel,
-        listed.pipeline,
-    )
+    beside = (listed.context_parallel, listed.expert_parallel, listed.pipeline)
+    kinds = (listed.data_parallel, listed.tensor_parallel, *beside)
     sizes = {axis: np.zeros(len(at.table)) for axis in AXES}
     for place, there in ranks:
         sent = {axis: np.zeros(len(at.table)) for axis in AXES}

@@ -39,7 +39,7 @@ NORMS = ("attention_norm", "mamba_norm", "deltanet_norm", "mlp_norm")
 BEFORE, BLOCK, AFTER, EXTRA = range(4)  # regions
 REGIONS = 4
 FORWARD, INPUT, WEIGHT = range(3)  # phases
-MATMUL, GROUPED, ATTENTION, MOVE, LOSS, PERMUTE = range(6)  # classes of kernels
+MATMUL, GROUPED, ATTENTION, MOVE, LOSS, PERMUTE, BIAS = range(7)  # classes of kernels
 # Projections of one input, which trainers write as one matrix product: those of equal number.
 _FUSED = {
     f"{owner}.{name}": number
@@ -75,6 +75,10 @@ class Kernel(NamedTuple):
     early: Number = 0.0  # a gradient that the forward makes
 
 
+# Bytes moved for each number of the experts' output where biases are added to it one expert after the other: the bias
+# times the token's weight in fp32, the sum, the experts' parts joined, and rounded; then its gradient, those of bias
+# and weight (Megatron Core 0.14, moe/experts.py: TEGroupedMLP._apply_bias)
+BIASED = ((FORWARD, 4 + 10 + 8 + 6), (INPUT, 6 + 6 + 4 + 24))
 BY_OPERATOR = ("attention", "linear", "router")
 PRODUCTS = ("linear", "grouped_linear", "head", "router")
 
@@ -173,6 +177,9 @@ def _listed(model: ModelSpec, group: Sequence[Sizes]) -> list[Work]:
     for region, share, operators in regions(model, sizes):
         for operator in _merged(operators):
             rows += _kernels(operator, region, share)
+            if model.mlp_bias and operator.name.endswith("experts.down"):
+                out, part = operator.written / sizes.width, float(part_of(operator))
+                rows += [Kernel(BIAS, phase, region, share, 0.0, out * moved, part) for phase, moved in BIASED]
         kept[:, region] += share * _columns(_kept(operators, widened), many)
         if region == BLOCK:
             for operator in operators:

@@ -4,5 +4,5 @@ start.py     socket, signals, drain          bodies.py    what a request may con
 app.py       routes, and who may ask         shapes.py    OpenAI's choices and chunks
 calls.py     a body -> requests -> answer    reply.py     JSON, server-sent events, errors
 runner.py    the engine's thread             template.py  a chat as text, infill.py: a gap as text
-metrics.py   Prometheus                      page.py      the page at /
+metrics.py   Prometheus                      page.py      the page at /, watch.py: the steps that it draws
 """

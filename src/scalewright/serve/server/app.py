@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from scalewright.serve.server.bodies import Chat, Completion
 from scalewright.serve.server.calls import Calls
 from scalewright.serve.server.page import page_text
 from scalewright.serve.server.reply import Failure, Json
@@ -84,7 +85,9 @@ def _failure(error: Exception) -> Failure:
     if isinstance(error, Failure):
         return error
     if isinstance(error, UserError):
-        return Failure(400, error.what + (f": {error.how}" if error.how else ""), error.where or None)
+        keys = Completion.model_fields.keys() | Chat.model_fields.keys()
+        param = error.where if error.where in keys else None
+        return Failure(400, error.what + (f": {error.how}" if error.how else ""), param)
     if isinstance(error, HTTPException):
         return Failure(error.status_code, str(error.detail))
     return Failure(500, "an error of the server's, which its log has")

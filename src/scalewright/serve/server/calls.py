@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio import to_thread
 from pydantic import ValidationError
+from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Call
 from starlette.responses import Response
@@ -31,8 +32,7 @@ from scalewright.serve.server.reply import Events, Failure, Json, late, until_go
 from scalewright.serve.server.runner import Broken, Full, Runner, Ticket
 from scalewright.serve.server.shapes import ChatShape, CompletionShape, TokenTexts
 from scalewright.serve.server.template import ChatTemplate
-from scalewright.spec.common.untrusted import parse_json
-from scalewright.spec.errors import UserError, nearest
+from scalewright.spec.errors import nearest
 
 B = TypeVar("B", bound=Body)
 CHAT_TOKENS = 1024  # of an answer to a chat that names no limit
@@ -105,10 +105,13 @@ class Calls:
         return Json({"prompt": text})
 
     async def picture(self, call: Call) -> Response:
-        """/picture: the batch and the blocks as they are, for the page."""
+        """/picture: the batch and the blocks as they are, and the steps after `since`, for the page."""
+        try:
+            since = float(call.query_params.get("since", "0"))
+        except ValueError:
+            raise Failure(400, "since is no number", "since") from None
         with anyio.move_on_after(10):
-            picture = await self.started.ask(lambda engine: engine.picture())
-            return Json({**picture, "generated_tokens": self.started.stats.generated_tokens})
+            return Json(await self.started.picture(since))
         raise Failure(503, "the engine gives no answer")
 
     async def _read(self, call: Call, kind: type[B]) -> B:
@@ -130,7 +133,7 @@ class Calls:
         except TimeoutError:
             raise late(self.limits.timeout) from None
         try:
-            body = kind.model_validate(parse_json(bytes(content)))
+            body = kind.model_validate(from_json(bytes(content), allow_inf_nan=False))
         except ValidationError as error:
             raise _invalid(error, kind) from None
         except ValueError as error:
@@ -165,14 +168,15 @@ class Calls:
 
     def _chat(self, body: Chat) -> Work:
         messages = [message.model_dump() for message in body.messages]
-        ids = self._raw(self.template.render(messages, **(body.chat_template_kwargs or {})))
+        ids = self._raw(self.template.render(messages, body.chat_template_kwargs))
         grammar, drawn, n = self._grammar(body), drawn_seed(), body.n or 1
         self._fits(n)
         most = max(1, min(CHAT_TOKENS, self.engine.room(len(ids))))
         tokens, logprobs = body.max_completion_tokens or body.max_tokens or most, bool(body.logprobs)
         top = (body.top_logprobs or 0) if logprobs else None
+        ends = self.template.ends(self.loaded)
         requests = [
-            Request(ids, tokens, body.sampling(choice, drawn), body.stops, logprobs=top, grammar=grammar())
+            Request(ids, tokens, body.sampling(choice, drawn), body.stops, ends, logprobs=top, grammar=grammar())
             for choice in range(n)
         ]
         return Work(requests, [ChatShape(self._texts, choice, logprobs) for choice in range(n)], len(ids))
@@ -191,10 +195,7 @@ class Calls:
 
     def _raw(self, text: str) -> list[int]:
         """Tokens of a text that has its own beginning."""
-        try:
-            return list(self.loaded.tokenizer.encode(text, add_special_tokens=False).ids)
-        except UnicodeEncodeError:
-            raise UserError("the text is no UTF-8", "prompt", "write it in UTF-8") from None
+        return list(self.loaded.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _grammar(self, body: Written) -> Callable[[], Grammar | None]:
         """What makes the grammar of each request."""

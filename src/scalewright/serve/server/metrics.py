@@ -29,6 +29,8 @@ COUNTERS = {
     "prompt_tokens": ("prompt_tokens", "Tokens of prompts."),
     "prefix_tokens": ("prefix_cache_hit_tokens", "Tokens of prompts that the prefix cache gave."),
     "generated_tokens": ("generated_tokens", "Tokens written."),
+    "drafted_tokens": ("drafted_tokens", "Tokens that were guessed ahead."),
+    "accepted_tokens": ("accepted_tokens", "Guesses that the model would have written."),
     "preempted": ("preemptions", "Times that a request lost its blocks, to be computed again."),
 }
 

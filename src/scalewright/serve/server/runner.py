@@ -14,12 +14,11 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from scalewright.serve.engine import Engine, Stats
 from scalewright.serve.request import Request, Update
-
-T = TypeVar("T")
+from scalewright.serve.server.watch import Watch
 
 
 class Full(Exception):
@@ -71,6 +70,8 @@ class Runner:
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None: stop
         self._engine = engine
         self._live: dict[int, tuple[Ticket, int]] = {}  # by the engine's number; the thread's alone
+        self._prompts: dict[int, int] = {}  # tokens of each prompt
+        self._watch = Watch()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -99,15 +100,15 @@ class Runner:
             if ticket.unfinished:
                 self._inbox.put(lambda: self._cancel(ticket))
 
-    async def ask(self, question: Callable[[Engine], T]) -> T:
-        """An answer of the engine's, between two steps."""
-        answer: asyncio.Future[T] = self._loop.create_future()
+    async def picture(self, since: float) -> dict[str, Any]:
+        """What the engine holds between two steps, and the steps after `since` (watch.py)."""
+        answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
 
-        def settle(value: T) -> None:
+        def settle(picture: dict[str, Any]) -> None:
             if not answer.done():
-                answer.set_result(value)
+                answer.set_result(picture)
 
-        self._inbox.put(lambda: self._tell(settle, question(self._engine)))
+        self._inbox.put(lambda: self._tell(settle, self._watch.picture(self._engine, since)))
         return await answer
 
     def stop(self) -> None:
@@ -123,22 +124,27 @@ class Runner:
                         return
                     job()
                     self._tell(self._deliver, [], self._engine.stats())
+                began = time.monotonic()
                 updates = self._engine.step()
+                self._watch.note(began, self._engine, self._prompts)
                 self._tell(self._deliver, [(*self._owner(update), update) for update in updates], self._engine.stats())
         except BaseException:
             self._tell(self._break)
             raise  # its traceback goes to stderr: threading.excepthook
 
     def _owner(self, update: Update) -> tuple[Ticket, int]:
-        return self._live.pop(update.number) if update.finished else self._live[update.number]
+        if update.finished:
+            del self._prompts[update.number]
+            return self._live.pop(update.number)
+        return self._live[update.number]
 
     def _add(self, ticket: Ticket) -> None:
         try:
             for index, request in enumerate(ticket.requests):
                 number = self._engine.add(request)
                 ticket.numbers.append(number)
-                self._live[number] = ticket, index
-        except ValueError as error:  # a UserError: this request can never run
+                self._live[number], self._prompts[number] = (ticket, index), len(request.prompt)
+        except Exception as error:  # a UserError: it can never run; any other is its alone, too
             self._cancel(ticket)
             self._tell(self._settle, ticket, error)
         else:
@@ -147,6 +153,7 @@ class Runner:
     def _cancel(self, ticket: Ticket) -> None:
         for number in ticket.numbers:
             if self._live.pop(number, None) is not None:
+                del self._prompts[number]
                 self._engine.cancel(number)
 
     def _tell(self, function: Callable[..., None], *arguments: Any) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 MISSING = "–"
 NOUNS = (  # of `counted`
-    "channel", "check", "collective", "core", "device", "document", "entrie", "failure", "fault", "file", "folder",
-    "GPU", "group", "host", "kernel", "layer", "layout", "line", "link", "log", "machine", "micro-batche", "node",
-    "number", "pair", "pod", "position", "problem", "processe", "rank", "resume", "row", "run", "sample", "save",
-    "sequence", "slot", "spike", "split", "stage", "stall", "step", "tensor", "thing", "thread", "time", "token",
-    "trace", "value", "worker",
+    "channel", "check", "collective", "core", "device", "document", "entrie", "error", "failure", "fault", "file",
+    "folder", "GPU", "group", "host", "kernel", "layer", "layout", "line", "link", "log", "machine", "micro-batche",
+    "node", "number", "pair", "pod", "position", "problem", "processe", "rank", "resume", "row", "run", "sample",
+    "save", "sequence", "slot", "spike", "split", "stage", "stall", "step", "tensor", "thing", "thread", "time",
+    "token", "trace", "value", "warning", "worker",
 )  # fmt: skip
 IRREGULAR = {"entrie": "entry", "micro-batche": "micro-batch", "processe": "process"}
 

@@ -33,6 +33,7 @@ def _write_gpt2(m: ModelSpec) -> Keys:
         "n_layer": m.num_hidden_layers,
         "n_head": m.num_attention_heads,
         "n_positions": m.learned_positions,
+        "n_ctx": m.learned_positions,  # its older name, which llama.cpp's converter reads
         "activation_function": "gelu_new" if m.mlp_type == "gelu_tanh" else m.mlp_type,
         "layer_norm_epsilon": m.norm_eps,
         "tie_word_embeddings": m.tie_word_embeddings,

@@ -8,7 +8,8 @@
       host, network                                    bytes/s one way per device: PCIe and its NIC
 
 Traps of data sheets, converted in the data: tensor rates printed with 2:4 sparsity are halved, link rates printed
-two-way are halved, and GB is 1e9 bytes while a driver reports binary sizes. The data and their sources are in
+two-way are halved, and GB is 1e9 bytes while a driver reports binary sizes: a program has what the driver reports, and
+where nobody published that, the nominal size, and the device's notes say so. The data and their sources are in
 `data/*.yaml`; `recalled` names figures that were written from memory. `driver_names` are whole names rather than a
 search for "H100" in them: an "RTX 4090 Laptop GPU", an "RTX 3090 Ti" or an "H200 NVL" is another device with other
 peaks, and a slice of a GPU (MIG) is not the GPU.

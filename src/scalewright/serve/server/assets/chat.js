@@ -145,17 +145,17 @@ $("log").addEventListener("keydown", (event) => {
 });
 
 // ---- the engine's picture
-const WINDOW_MS = 30_000, seen = [], lanes = new Map();  // samples; request -> lane
+const WINDOW_S = 30, seen = [], spans = new Map(), lanes = new Map();  // samples; request -> its spans, its lane
 let picture = null;
 const colour = (number) => getComputedStyle(root).getPropertyValue(`--c${number % 8}`);
 async function poll() {
   try {
-    const answer = await fetch("/picture", { headers: headers() });
+    const answer = await fetch(`/picture?since=${picture?.now ?? 0}`, { headers: headers() });
     if (!answer.ok) throw new Error((await answer.json()).error.message);
     picture = await answer.json();
-    picture.at = performance.now();
     seen.push(picture);
-    while (seen.length > 2 && seen[1].at < picture.at - WINDOW_MS) seen.shift();
+    while (seen.length > 2 && seen[1].now < picture.now - WINDOW_S) seen.shift();
+    picture.steps.forEach(follow);
     $("status").textContent = "ready"; $("status").className = "status";
     draw();
   } catch (error) {
@@ -173,33 +173,40 @@ function surface(canvas, height) {
   pen.scale(scale, scale);
   return [pen, width];
 }
+// A step's part in the spans of each request: [request, tokens, whether they are its prompt's]
+function follow([began, ended, rows, waiting]) {
+  const extend = (number, state) => {
+    const list = spans.get(number) ?? [], last = list.at(-1);
+    if (last?.state === state && began - last.to < 0.1) last.to = ended; else list.push({ state, from: began, to: ended });
+    if (!spans.has(number)) {
+      const taken = new Set([...spans].filter(([, other]) => other.at(-1).to >= began - 0.05).map(([other]) => lanes.get(other)));
+      let lane = 0;
+      while (taken.has(lane)) lane++;
+      spans.set(number, list); lanes.set(number, lane);
+    }
+  };
+  for (const [number, , reading] of rows) extend(number, reading ? "prefill" : "decode");
+  for (const number of waiting) extend(number, "waiting");
+}
 function drawLanes(style) {
-  const live = new Set(seen.flatMap((each) => each.requests.map((request) => request.number)));
-  for (const number of lanes.keys()) if (!live.has(number)) lanes.delete(number);
-  const busy = new Set(picture.requests.map((request) => request.number));
-  for (const { number } of picture.requests) {
-    if (lanes.has(number)) continue;
-    const taken = new Set([...lanes].filter(([other]) => busy.has(other)).map(([, lane]) => lane));
-    let lane = 0;
-    while (taken.has(lane)) lane++;
-    lanes.set(number, lane);
+  for (const [number, list] of spans) {
+    if (list.at(-1).to < picture.now - WINDOW_S) { spans.delete(number); lanes.delete(number); }
   }
   const rows = Math.max(8, ...[...lanes.values()].map((lane) => lane + 1)), height = Math.max(4, Math.min(20, 260 / rows));
-  const [pen, width] = surface($("lanes"), rows * height + 4);
-  const now = picture.at, x = (at) => width - (now - at) / WINDOW_MS * width;
+  const [pen, width] = surface($("lanes"), rows * height + 4), x = (at) => width - (picture.now - at) / WINDOW_S * width;
   pen.fillStyle = style.getPropertyValue("--faint");
-  for (let second = 0; second <= 30; second += 5) pen.fillRect(Math.min(width - 1, x(now - second * 1000)), 0, 1, rows * height);
-  seen.forEach((sample, n) => {
-    const left = x(sample.at), right = n + 1 < seen.length ? x(seen[n + 1].at) : width;
-    for (const { number, state } of sample.requests) {
-      const top = (lanes.get(number) ?? 0) * height + 1, tall = height - 2, wide = right - left + 0.5;
-      pen.fillStyle = pen.strokeStyle = state === "waiting" ? style.getPropertyValue("--soft") : colour(number);
-      pen.globalAlpha = state === "waiting" ? 0.25 : state === "prefill" ? 0.45 : 1;
-      if (state === "waiting") pen.fillRect(left, top + tall / 2 - 1, wide, 2); else pen.fillRect(left, top, wide, tall);
-      pen.globalAlpha = 1;
-      if (state === "prefill") for (let at = left - left % 5; at < right; at += 5) pen.fillRect(at, top, 2, tall);
-    }
-  });
+  for (let second = 0; second <= WINDOW_S; second += 5) pen.fillRect(Math.min(width - 1, x(picture.now - second)), 0, 1, rows * height);
+  const order = ["waiting", "decode", "prefill"];  // a prompt is often read in one step: drawn last, 4 pixels wide at least
+  for (const state of order) for (const [number, list] of spans) for (const span of list) {
+    if (span.state !== state) continue;
+    const left = x(span.from), top = lanes.get(number) * height + 1, tall = height - 2;
+    const wide = Math.max(x(span.to) - left, state === "prefill" ? 4 : 1);
+    pen.fillStyle = state === "waiting" ? style.getPropertyValue("--soft") : state === "prefill" ? style.getPropertyValue("--card") : colour(number);
+    if (state === "waiting") pen.fillRect(left, top + tall / 2 - 1, wide, 2); else pen.fillRect(left, top, wide, tall);
+    if (state !== "prefill") continue;
+    pen.fillStyle = colour(number);
+    for (let at = 0; at < wide; at += 4) pen.fillRect(left + at, top, 2, tall);
+  }
 }
 function drawBlocks(style) {
   const total = picture.blocks, owners = new Map();
@@ -247,7 +254,7 @@ function drawBatch() {
   $("step").textContent = parts.filter(Boolean).join(", ") || "Nothing runs.";
   $("running").textContent = picture.requests.filter((each) => each.state !== "waiting").length;
   $("waiting").textContent = picture.requests.filter((each) => each.state === "waiting").length;
-  const before = seen.find((each) => each.at > picture.at - 2000) ?? picture, seconds = (picture.at - before.at) / 1000;
+  const before = seen.find((each) => each.now > picture.now - 2) ?? picture, seconds = picture.now - before.now;
   $("speed").textContent = seconds > 0.1 ? Math.round((picture.generated_tokens - before.generated_tokens) / seconds) : 0;
 }
 function draw() {

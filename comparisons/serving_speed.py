@@ -1,0 +1,287 @@
+"""How fast the engine serves on this CPU: beside transformers, with a prefix in the cache, and at a rate of requests.
+
+python comparisons/serving_speed.py            30M and 125M parameters, fp32: some fifteen minutes
+python comparisons/serving_speed.py --quick    a tiny model, one round, no result file unless --out
+
+streams     tokens/s of 1 and 16 requests at once, of 16 one after the other, and of transformers' generate (batches
+            of 1 and 16); all in turns, ratios within a round
+prefix      time to the first token of a prompt whose first 90% the cache has, beside one that is new
+load        requests that arrive at random (Poisson) at several rates: time to the first token, and of each further
+            one, beside what `inference` predicts. It is told what one and 16 requests in flight took here, as a
+            profile's two rates, and predicts the rest: queues, batches and prompts between tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from harness.facts import facts
+from harness.result import Result, facts_text, table
+from harness.statistics import spread
+
+from scalewright.api import inference
+from scalewright.model.decoder import Decoder
+from scalewright.model.init import initialize
+from scalewright.serve.blocks import blocks_for
+from scalewright.serve.engine import Engine, Settings
+from scalewright.serve.load import Loaded
+from scalewright.serve.request import Request
+from scalewright.serve.sampling import Sampling
+from scalewright.spec.model import ModelSpec
+
+SHAPES = {
+    "tiny": (64, 128, 2, 4, 2, 512),
+    "30M": (512, 1408, 8, 8, 4, 8192),
+    "125M": (768, 2048, 12, 12, 12, 32000),
+}  # hidden, units, layers, heads, KV heads, words
+STREAMS = 16
+
+
+def spec_of(name: str) -> ModelSpec:
+    """A Llama of that shape."""
+    hidden, units, layers, heads, kv, words = SHAPES[name]
+    keys = {"hidden_size": hidden, "intermediate_size": units, "num_hidden_layers": layers, "vocab_size": words}
+    keys |= {"num_attention_heads": heads, "num_key_value_heads": kv, "context": 2048}
+    return ModelSpec.parse({"name": name, **keys})
+
+
+def theirs_of(spec: ModelSpec) -> Any:
+    """The same shape in transformers; None where it isn't installed."""
+    try:
+        from transformers import LlamaConfig, LlamaForCausalLM
+    except ImportError:
+        return None
+    config = LlamaConfig(
+        hidden_size=spec.hidden_size, intermediate_size=spec.intermediate_size, num_key_value_heads=spec.kv_heads,
+        num_hidden_layers=spec.num_hidden_layers, num_attention_heads=spec.num_attention_heads,
+        vocab_size=spec.vocab_size, max_position_embeddings=spec.context,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+def prompts_of(spec: ModelSpec, number: int, length: int, seed: int = 0) -> list[list[int]]:
+    """Random tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, spec.vocab_size, (number, length), generator=generator).tolist()  # type: ignore[no-any-return]
+
+
+def engine_of(model: Decoder, length: int, rows: int = STREAMS) -> Engine:
+    """An engine with room for that many rows of that length, twice over."""
+    blocks = 2 * rows * blocks_for(length)
+    return Engine(Loaded(model, None, frozenset()), Settings(kv_blocks=blocks, max_concurrency=rows))
+
+
+def streams(spec: ModelSpec, model: Decoder, prompt: int, new: int, rounds: int) -> dict[str, Any]:
+    """Tokens a second of each way, over the whole of a request, and the ratios."""
+    engine, theirs = engine_of(model, prompt + new), theirs_of(spec)
+
+    def ours(number: int, at_once: int, seed: int) -> float:
+        prompts = prompts_of(spec, number, prompt, seed)  # new ones each time: no prefix is in the cache
+        began = time.perf_counter()
+        for start in range(0, number, at_once):
+            for ids in prompts[start : start + at_once]:
+                engine.add(Request(ids, new, Sampling(0)))
+            list(engine.run())
+        return number * new / (time.perf_counter() - began)
+
+    def of_them(number: int, seed: int) -> float:
+        ids = torch.tensor(prompts_of(spec, number, prompt, seed))
+        began = time.perf_counter()
+        with torch.inference_mode():
+            theirs.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=False,
+                pad_token_id=0,
+            )  # fmt: skip
+        return number * new / (time.perf_counter() - began)
+
+    ways: dict[str, Callable[[int], float]] = {
+        "1 request": lambda seed: ours(1, 1, seed),
+        "16 at once": lambda seed: ours(STREAMS, STREAMS, seed),
+        "16, one after the other": lambda seed: ours(STREAMS, 1, seed),
+    }
+    if theirs is not None:
+        ways["transformers, 1"] = lambda seed: of_them(1, seed)
+        ways["transformers, batch of 16"] = lambda seed: of_them(STREAMS, seed)
+    for way in list(ways.values())[:2]:
+        way(1000)  # first times apart
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(rounds):
+        for place, name in enumerate(list(ways)[:: 1 if turn % 2 else -1]):
+            rates[name].append(ways[name](turn * len(ways) + place))
+    pairs = [("16 at once", "16, one after the other"), ("1 request", "transformers, 1")]
+    pairs.append(("16 at once", "transformers, batch of 16"))
+    ratios = {
+        f"{a} / {b}": spread([x / y for x, y in zip(rates[a], rates[b], strict=True)]).dump()
+        for a, b in pairs
+        if b in rates
+    }
+    return {
+        "prompt": prompt,
+        "new": new,
+        "tokens_per_s": {n: spread(r).dump() for n, r in rates.items()},
+        "ratios": ratios,
+    }
+
+
+def prefix(spec: ModelSpec, model: Decoder, length: int, rounds: int) -> dict[str, Any]:
+    """Seconds to the first token of a new prompt, and of one whose first 90% are in the cache."""
+    engine, seconds = engine_of(model, length + 8, 2), {"new": list[float](), "90% cached": list[float]()}
+    for turn in range(rounds + 1):
+        base = prompts_of(spec, 1, length, seed=turn)[0]
+        known = length * 9 // 10
+        for name, ids in (("new", base), ("90% cached", base[:known] + prompts_of(spec, 1, length - known, 99)[0])):
+            began = time.perf_counter()
+            engine.add(Request(ids, 1, Sampling(0)))
+            (update,) = list(engine.run())
+            if turn:
+                seconds[name].append(time.perf_counter() - began)
+            assert bool(update.cached) == (name != "new")
+    ratio = spread([a / b for a, b in zip(seconds["new"], seconds["90% cached"], strict=True)])
+    return {"length": length, "seconds": {n: spread(s).dump() for n, s in seconds.items()}, "sooner": ratio.dump()}
+
+
+def played(
+    spec: ModelSpec, engine: Engine, rate: float | None, number: int, prompt: int, new: int, at_once: int
+) -> Any:
+    """Mean seconds to the first token and between tokens: at a rate, or with so many in flight all the time."""
+    rnd, arrivals, clock = random.Random(7), [0.0], time.perf_counter
+    for _ in range(number - 1):
+        arrivals.append(arrivals[-1] + (rnd.expovariate(rate) if rate else 0.0))
+    ids = prompts_of(spec, number, prompt, seed=int(1e6 * (rate or at_once)))
+    came: dict[int, float] = {}
+    first: dict[int, float] = {}
+    ended: dict[int, float] = {}
+    began, sent = clock(), 0
+    while len(ended) < number:
+        while sent < number and (clock() - began >= arrivals[sent] if rate else sent - len(ended) < at_once):
+            came[engine.add(Request(ids[sent], new, Sampling(0)))] = began + arrivals[sent] if rate else clock()
+            sent += 1
+        if engine.idle:
+            time.sleep(max(0.0, min(0.01, began + arrivals[sent] - clock())))
+            continue
+        for update in engine.step():
+            first.setdefault(update.number, clock())
+            if update.finished:
+                ended[update.number] = clock()
+    skip = number // 5  # of the beginning, when the engine was empty
+    kept = sorted(came)[skip:]
+    return {
+        "ttft_s": statistics.mean(first[n] - came[n] for n in kept),
+        "tpot_s": statistics.mean((ended[n] - first[n]) / (new - 1) for n in kept),
+    }
+
+
+def profile(memory: float, flops: float) -> dict[str, Any]:
+    """A device with these rates."""
+    device = {
+        "name": "this CPU", "id": "cpu", "vendor": "Intel", "kind": "cpu", "peaks": {"fp32": flops},
+        "memory_bytes": 16e9, "memory_bytes_per_s": memory, "sources": ["this script"],
+    }  # fmt: skip
+    return {"name": "here", "device": device, "devices_per_node": 1, "nodes": 1}
+
+
+def predicted(spec: ModelSpec, rates: tuple[float, float], prompt: int, new: int, **load: float) -> dict[str, float]:
+    """What `inference` says."""
+    answer = inference(
+        spec, profile(*rates), prompt, new, precision="fp32", kv_precision="fp32", engine="scalewright",
+        max_seqs=STREAMS, explain=False, **load,
+    )  # fmt: skip
+    return {"ttft_s": answer["ttft_s"]["p50"], "tpot_s": answer["tpot_s"]["p50"]}
+
+
+def matched(spec: ModelSpec, measured: dict[int, dict[str, float]], prompt: int, new: int) -> tuple[float, float]:
+    """The rates (bytes/s, FLOP/s) at which `inference` says what 1 and 16 requests in flight took."""
+    memory, flops = 1e10, 1e11
+    for _ in range(40):
+        of_one = predicted(spec, (memory, flops), prompt, new, concurrency=1)["tpot_s"]
+        of_many = predicted(spec, (memory, flops), prompt, new, concurrency=STREAMS)["tpot_s"]
+        memory *= of_one / measured[1]["tpot_s"]
+        flops *= of_many / measured[STREAMS]["tpot_s"]
+    return memory, flops
+
+
+def load(spec: ModelSpec, model: Decoder, prompt: int, new: int, number: int) -> dict[str, Any]:
+    """Rates against measured and predicted latencies."""
+    engine = engine_of(model, prompt + new)
+    played(spec, engine, None, 4, prompt, new, 2)
+    closed = {n: played(spec, engine, None, max(6, 3 * n), prompt, new, n) for n in (1, STREAMS)}
+    rates = matched(spec, closed, prompt, new)
+    full = STREAMS / (closed[STREAMS]["ttft_s"] + (new - 1) * closed[STREAMS]["tpot_s"])  # requests/s at 16 in flight
+    rows = []
+    for share in (0.2, 0.4, 0.6, 0.8):
+        measured = played(spec, engine, share * full, number, prompt, new, STREAMS)
+        rows.append({"rate": share * full, "measured": measured,
+                     "predicted": predicted(spec, rates, prompt, new, rate=share * full)})  # fmt: skip
+    errors = {
+        key: statistics.median(abs(row["predicted"][key] / row["measured"][key] - 1) for row in rows)
+        for key in ("ttft_s", "tpot_s")
+    }
+    return {"prompt": prompt, "new": new, "in_flight": closed, "rates": rates, "rows": rows, "median_error": errors}
+
+
+def tell(result: Result, name: str, found: dict[str, Any]) -> None:
+    """A model's three parts as tables."""
+    for part in found["streams"]:
+        rows = [(n, f"{s['median']:.0f}", f"{s['p20']:.0f} to {s['p80']:.0f}") for n, s in part["tokens_per_s"].items()]
+        result.say(f"## {name}: {part['prompt']} tokens of prompt, {part['new']} new", "",
+                   table(("way", "tokens/s", "p20 to p80"), rows))  # fmt: skip
+        rows = [(n, f"{s['median']:.2f}", f"{s['p20']:.2f} to {s['p80']:.2f}") for n, s in part["ratios"].items()]
+        result.say(table(("ratio", "median", "p20 to p80"), rows))
+    part = found["prefix"]
+    middle = {n: f"{1e3 * s['median']:.0f} ms" for n, s in part["seconds"].items()}
+    cached = f"with 90% in the cache {middle['90% cached']}: {part['sooner']['median']:.1f} times sooner."
+    result.say(f"First token of {part['length']} tokens: {middle['new']}, {cached}")
+    part = found["load"]
+    rows = [
+        (f"{row['rate']:.2f}", *(f"{1e3 * row[kind][key]:.0f}" for key in ("ttft_s", "tpot_s")
+                                 for kind in ("measured", "predicted")))
+        for row in part["rows"]
+    ]  # fmt: skip
+    result.say(table(("requests/s", "TTFT, ms", "predicted", "TPOT, ms", "predicted"), rows))
+    error = part["median_error"]
+    result.say(f"Median error: TTFT {100 * error['ttft_s']:.0f}%, TPOT {100 * error['tpot_s']:.0f}%.")
+
+
+def main() -> None:
+    """Measures every model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tiny model, one round")
+    parser.add_argument("--threads", type=int, help="of every product (default: torch's)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="the result's folder")
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    title, names = "Serving on a CPU", ["tiny"] if options.quick else ["30M", "125M"]
+    result = None
+    if options.out or not options.quick:
+        result = Result("serving-speed", title, facts(), options.out)
+        result.say(facts_text(result.data["facts"]))
+    for name in names:
+        spec = spec_of(name)
+        model = Decoder(spec)
+        initialize(model, spec, 0)
+        model.eval()
+        sizes = [(16, 8)] if options.quick else [(64, 64), (512, 64)]
+        rounds = 1 if options.quick else options.rounds
+        found = {
+            "streams": [streams(spec, model, prompt, new, rounds) for prompt, new in sizes],
+            "prefix": prefix(spec, model, 200 if options.quick else 1000, rounds),
+            "load": load(spec, model, *((16, 8, 6) if options.quick else (128, 64, 40))),
+        }
+        if result is not None:
+            result.put(name, found)
+            tell(result, name, found)
+    if result is not None:
+        result.close()
+
+
+if __name__ == "__main__":
+    main()
