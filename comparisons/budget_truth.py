@@ -140,7 +140,7 @@ RULES: dict[str, Callable[[dict[str, Any], str], Any]] = {
     r"^sardana-\d": served("saved"),
     r"^muen-loss": lambda i, t: float(find_law("muennighoff").predict(i["N"], i["D"], i["U"])),
     r"^muen-epochs": lambda i, t: p50("tokens", flops=i["C"], unique=i["U"], law="muennighoff") / i["U"],
-    r"^muen-\d+epochs": lambda i, t: float(worth_of(i["epochs"], 1.0, {"tokens": i["rd"]})),
+    r"^muen-\d+epochs": lambda i, t: float(worth_of(i["epochs"], 1.0, i["rd"])),
     r"^gadre-(rw|c4|rpj)": gadre,
     r"^minicpm": lambda i, t: find_law("minicpm").tokens(1e9) / 1e9,
     r"^kaplan-bcrit": recipe("kaplan-critical", "batch"),

@@ -30,14 +30,16 @@ from scalewright.inference.batch import answers
 from scalewright.inference.constants import constants
 from scalewright.inference.counts import counts
 from scalewright.inference.load import Loads, serve
+from scalewright.inference.score import PERFECT
 from scalewright.inference.setup import Columns, setup
+from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 
 Problem = Mapping[str, Any]
 WORKED = 2.0  # percent
-IDEAL = {name: (0.0 if value < 0.01 else 1.0) for name, value in constants().items()} | {"experts.width": 0.0}
+IDEAL = {name: (0.0 if value < 0.01 else 1.0) for name, value in constants().items()} | PERFECT
 
 
 def replica(
@@ -161,7 +163,7 @@ def queue(i: Problem) -> dict[str, float]:
     t.output_len, t.input_len = np.ones(1), np.zeros(1)
     t.block_bytes = np.array([1 / i["rps"]])
     endless, no = np.array([math.inf]), np.array([False])
-    many = Loads(np.array(["closed"]), np.ones(1), np.array([float(i["n"])]), endless, endless, no)
+    many = Loads(np.array(["closed"]), np.ones(1), np.array([float(i["n"])]), endless, endless, no, no, no)
     return {"value": i["n"] / float(serve(t, IDEAL, many).requests_per_s[0])}
 
 
@@ -171,7 +173,7 @@ def guesses(i: Problem) -> dict[str, float]:
     from scalewright.inference.answer import answer
 
     question, load = ask("deepseek-v3", load_cluster("hgx-h200"), given)
-    return {"value": answer(question, load, explain=False)["speculation"]["speed_up"]}
+    return {"value": answer(question, load, WholeRun(1.0), explain=False)["speculation"]["speed_up"]}
 
 
 def total_tokens(i: Problem) -> dict[str, float]:

@@ -230,3 +230,9 @@ def test_requests_beyond_the_context_are_named():
 def test_no_share_of_the_memory_is_no_layout():
     with pytest.raises(UserError, match="memory_share is 0"):
         ask(memory_share=0.0)
+
+
+def test_without_a_prompt_every_token_is_a_step():
+    a = ask(input_len=0, output_len=10)
+    http = constants()["first.http"]
+    assert a["requests_per_s"]["p50"] == pytest.approx(1 / (10 * a["decode_s"] + http), rel=0.02)

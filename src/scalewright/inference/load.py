@@ -112,7 +112,8 @@ class Times:
         self.most = np.where(cost.most_sequences(t, t.input_len + t.output_len) < 1, 0, np.maximum(fit, 0))
         self.top = np.maximum(self.most, 1)
         self.kept = t.of(c, "kept") * t.of(c, "release")
-        self.further = np.maximum(t.output_len - 1, 0)  # tokens behind the first, which the prefill gives
+        # tokens behind the first, which the prefill gives where there is one
+        self.further = np.maximum(t.output_len - np.minimum(t.input_len, 1), 0)
         self.steps = self.further / cost.tokens_per_step(t)
         self.apart = t.prefills > 0
         self.first = cost.prefill_s(t, c, np.ones(len(t)), apart=True)
