@@ -14,10 +14,17 @@ load        requests that arrive at random (Poisson) at several rates: time to t
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import random
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +32,8 @@ import torch
 from harness.facts import facts
 from harness.result import Result, facts_text, table
 from harness.statistics import spread
+from served import server as vllm_server
+from tokenizers import Tokenizer, models
 
 from scalewright.api import inference
 from scalewright.model.decoder import Decoder
@@ -178,6 +187,64 @@ def played(
     }
 
 
+def write_folder(spec: ModelSpec, folder: Path) -> None:
+    """A Hugging Face folder of that shape, with random weights and a tokenizer of as many words."""
+    words = {f"w{number}": number for number in range(spec.vocab_size)}
+    theirs_of(spec).save_pretrained(folder)
+    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    keys = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(keys))
+
+
+@contextlib.contextmanager
+def our_server(folder: Path) -> Iterator[str]:
+    """`scalewright serve`, until the block ends."""
+    command = [sys.executable, "-m", "scalewright", "serve", str(folder), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["url"] + "/v1"
+        finally:
+            process.terminate()
+
+
+def over_http(url: str, model: str, prompts: list[list[int]], new: int) -> float:
+    """Tokens a second of completions that are asked for at once."""
+
+    def one(ids: list[int]) -> int:
+        body = {"model": model, "prompt": ids, "max_tokens": new, "temperature": 0}
+        request = urllib.request.Request(f"{url}/completions", json.dumps(body).encode())
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            return int(json.load(answer)["usage"]["completion_tokens"])
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        tokens = sum(pool.map(one, prompts))
+    return tokens / (time.perf_counter() - began)
+
+
+def beside_vllm(spec: ModelSpec, vllm: Path, prompt: int, new: int, rounds: int) -> dict[str, Any]:
+    """Tokens a second over HTTP, ours and vLLM's CPU build, both up, in turns."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        place = Path(folder) / spec.name
+        write_folder(spec, place)
+        urls = {"scalewright serve": (stack.enter_context(our_server(place)), spec.name)}
+        urls["vLLM"] = stack.enter_context(vllm_server(vllm, place, Path(folder) / "log")), "ours"
+        rates: dict[str, list[float]] = {f"{n}, {k}": [] for n in urls for k in (1, STREAMS)}
+        for turn in range(rounds + 1):
+            for name, (url, model) in list(urls.items())[:: 1 if turn % 2 else -1]:
+                for number in (1, STREAMS):
+                    ids = prompts_of(spec, number, prompt, seed=1000 * turn + number)
+                    rate = over_http(url, model, ids, new)
+                    if turn:
+                        rates[f"{name}, {number}"].append(rate)
+    speeds = {name: spread(of_name).dump() for name, of_name in rates.items()}
+    pairs = [(f"scalewright serve, {n}", f"vLLM, {n}") for n in (1, STREAMS)]
+    ratios = {f"{a} / {b}": spread([x / y for x, y in zip(rates[a], rates[b], strict=True)]).dump() for a, b in pairs}
+    return {"prompt": prompt, "new": new, "tokens_per_s": speeds, "ratios": ratios}
+
+
 def profile(memory: float, flops: float) -> dict[str, Any]:
     """A device with these rates."""
     device = {
@@ -255,6 +322,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tiny model, one round")
     parser.add_argument("--threads", type=int, help="of every product (default: torch's)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--vllm", type=Path, help="the command `vllm` of an environment with its CPU build")
     parser.add_argument("--out", type=Path, help="the result's folder")
     options = parser.parse_args()
     if options.threads:
@@ -276,6 +344,8 @@ def main() -> None:
             "prefix": prefix(spec, model, 200 if options.quick else 1000, rounds),
             "load": load(spec, model, *((16, 8, 6) if options.quick else (128, 64, 40))),
         }
+        if options.vllm:
+            found["streams"].append(beside_vllm(spec, options.vllm, *sizes[0], rounds))
         if result is not None:
             result.put(name, found)
             tell(result, name, found)
