@@ -118,3 +118,13 @@ def test_nobody_is_let_in_who_would_be_thrown_out() -> None:
     hit = Row(2, 100, 100, 120, hits=1)
     assert schedule(running, [hit], 2, Limits(200, 4)).admitted == [2]
     assert schedule([], [wants, Row(3, 1, 1)], 2, Limits(200, 4)).admitted == [2]  # in their order
+
+
+def test_a_long_prompt_holds_up_no_short_one() -> None:
+    """The oldest has a piece of every step, and what comes after it is read by the fewest tokens first."""
+    long = Row(1, 10_000, 10_000, computed=640, blocks=10)
+    step = schedule([long], [Row(2, 300, 300), Row(3, 5, 5)], 500, Limits(192, 8))
+    assert step.admitted == [2, 3]
+    assert step.items == [Item(1, 640, 64), Item(3, 0, 5), Item(2, 0, 64)]
+    alone = schedule([long], [], 500, Limits(192, 8))
+    assert alone.items == [Item(1, 640, 64), Item(1, 704, 64), Item(1, 768, 64)]

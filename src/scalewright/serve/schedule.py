@@ -4,9 +4,10 @@
              5:  64 of 500       reads on       ──► (5, start  64, 64 tokens), (5, start 128, 64 tokens)
     waiting  8:   0 of  90       is let in, if the blocks of its whole prompt are free
 
-One step has a budget of tokens. Rows that decode come first, so that a long prompt doesn't hold up others' next tokens;
-what is left goes to prompts, in the order of arrival, in whole blocks that begin at multiples of one: how a prompt is
-cut depends on nothing else that runs. (Agrawal et al. 2024, arXiv 2403.02310 §4; Yu et al. 2022, OSDI, §4.)
+One step has a budget of tokens. Rows that decode come first, so that a long prompt doesn't hold up their next tokens;
+then the oldest prompt has a piece; what is left goes to those with the fewest tokens to read, so that a long one holds
+up no short one. Pieces are whole blocks that begin at multiples of one: how a prompt is cut depends on nothing else
+that runs. (Agrawal et al. 2024, arXiv 2403.02310 §4; Yu et al. 2022, OSDI, §4.)
 
 Where a row needs a block and none is free, the youngest row gives up all of its own, waits at the front, and is
 computed again later (Kwon et al. 2023, arXiv 2309.06180 §4.5). The oldest row never does, and goes on in every step:
@@ -15,7 +16,7 @@ nothing starves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -104,14 +105,20 @@ def schedule(running: Sequence[Row], waiting: Sequence[Row], free: int, limits: 
             continue
         step.items.append(Item(row.number, row.computed, 1 + drafts))
         free, budget, spare = free - more, budget - 1 - drafts, spare - drafts
-    for row in reading:
-        if row.number in step.preempted:
-            continue
-        count = sum(piece.length for piece in pieces(row, row.computed, budget))
-        free = _make_room(step, alive, row, row.missing(count), free)
-        _, free, budget = _take(step, row, row.computed, row.blocks, free, budget)
+    begun = {row.number: (row.computed, row.blocks) for row in reading}
+    for row in reading[:1]:
+        if row.number not in step.preempted:
+            first = pieces(row, row.computed, budget)[:1]
+            free = _make_room(step, alive, row, row.missing(sum(piece.length for piece in first)), free)
+            begun[row.number], free, budget = _take(step, first, row.blocks, free, budget, row.computed)
     if not step.preempted:
-        _admit(step, alive, waiting, free, budget, limits)
+        for row in _admitted(step, alive, waiting, free, limits):
+            begun[row.number], free = (row.hits * BLOCK, row.hits), free - row.idle_hits
+            reading.append(row)
+    for row in sorted(reading, key=lambda row: (row.tokens - begun[row.number][0], row.number)):
+        if row.number not in step.preempted:
+            start, blocks = begun[row.number]
+            _, free, budget = _take(step, pieces(row, start, budget), blocks, free, budget, start)
     return step
 
 
@@ -128,16 +135,17 @@ def pieces(row: Row, start: int, budget: int) -> list[Item]:
     return [*out, Item(row.number, start, count)] if count > 0 else out
 
 
-def _take(step: Step, row: Row, start: int, blocks: int, free: int, budget: int) -> tuple[int, int, int]:
-    """Adds a row's pieces as far as blocks are free; (tokens taken, free blocks and budget that are left)."""
-    taken = 0
-    for piece in pieces(row, start, budget):
-        more = max(0, blocks_for(piece.end) - blocks)
+def _take(
+    step: Step, items: Sequence[Item], blocks: int, free: int, budget: int, start: int
+) -> tuple[tuple[int, int], int, int]:
+    """Adds a row's pieces as far as blocks are free; ((where it is then, its blocks), free blocks, budget)."""
+    for item in items:
+        more = max(0, blocks_for(item.end) - blocks)
         if more > free:
             break
-        step.items.append(piece)
-        free, blocks, taken = free - more, blocks + more, taken + piece.length
-    return taken, free, budget - taken
+        step.items.append(item)
+        free, blocks, budget, start = free - more, blocks + more, budget - item.length, item.end
+    return (start, blocks), free, budget
 
 
 def _make_room(step: Step, alive: list[Row], row: Row, more: int, free: int) -> int:
@@ -154,7 +162,7 @@ def _make_room(step: Step, alive: list[Row], row: Row, more: int, free: int) -> 
     return free
 
 
-def _admit(step: Step, alive: Sequence[Row], waiting: Sequence[Row], free: int, budget: int, limits: Limits) -> None:
+def _admitted(step: Step, alive: Sequence[Row], waiting: Sequence[Row], free: int, limits: Limits) -> Iterator[Row]:
     """Lets rows in, in their order, while the blocks of their prompts are free beside what earlier rows will need:
     all of their own prompts, and a block each to go on."""
     planned = {row.number: row.blocks for row in alive}
@@ -162,11 +170,9 @@ def _admit(step: Step, alive: Sequence[Row], waiting: Sequence[Row], free: int, 
         planned[item.number] = max(planned[item.number], blocks_for(item.end))
     owed = sum(max(0, blocks_for(row.soon) - planned[row.number]) for row in alive)
     for row in waiting[: max(0, limits.rows - len(alive))]:
-        needed = blocks_for(row.tokens) - row.hits + row.idle_hits
-        if needed + owed > free:
+        if blocks_for(row.tokens) - row.hits + row.idle_hits + owed > free:
             return
         step.admitted.append(row.number)
         free -= row.idle_hits
-        start = row.hits * BLOCK
-        taken, free, budget = _take(step, row, start, row.hits, free, budget)
-        owed += max(0, blocks_for(row.soon) - max(row.hits, blocks_for(start + taken)))
+        owed += max(0, blocks_for(row.soon) - row.hits)
+        yield row
