@@ -131,6 +131,7 @@ def test_a_verb(monkeypatch: pytest.MonkeyPatch, call_cli: Callable[..., Any]) -
 
     assert call_cli(EXAMPLE).code == 2
     monkeypatch.setattr(cli, "register", with_example)
+    monkeypatch.setattr(cli, "build_app", cli.build_app.__wrapped__)  # one process builds it once
     assert call_cli(EXAMPLE, "--json").json() == {"verb": EXAMPLE}
     assert f"{EXAMPLE}  Answers with its own name" in call_cli("--help").out
 

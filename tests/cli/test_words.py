@@ -42,7 +42,6 @@ def test_an_option_s_words_are_options_somewhere() -> None:
     ("words", "line"),
     [
         (["cost"], "no command 'cost' (scalewright): `budget --params 8B"),
-        (["serve"], "no command 'serve' (scalewright): there is no server; `generate"),
         (["chaos"], "no command 'chaos' (scalewright): there is none; `accept run.yaml`"),
         (["Optimize"], "no command 'Optimize' (scalewright): `plan` searches all layouts"),
         (["plan", "m", "--days", "3"], "unknown option --days (scalewright plan): days, device-hours and money come"),
