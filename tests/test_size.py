@@ -34,7 +34,7 @@ BUDGET = {
     "model": 2_185,  # a start without torch's compiler
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
-    "plan": 7_902,  # a layout alone; money, energy, failures; releases, networks, precisions; bounds of whole groups
+    "plan": 7_894,  # a layout alone; money, energy, failures; releases, networks, precisions; bounds of whole groups
     "report": 4_620,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
     "serve": 360,
     "spec": 6_955,  # six families; networks; all mistakes at once; what trainers recompute; prices and energy
