@@ -36,7 +36,7 @@ def test_deepseek_v3_as_its_authors_ran_it():
 
 
 def test_deepseek_v3_searched_is_what_its_authors_chose():
-    """Left free: tensor parallelism, which they ruled out, is a little slower."""
+    """Left free: tensor parallelism, which they ruled out, gains 0.1% at most, less than `plan` takes an axis for."""
     plan = search(
         load_model_spec("deepseek-v3"),
         load_cluster("hgx-h800"),
@@ -45,6 +45,7 @@ def test_deepseek_v3_searched_is_what_its_authors_chose():
         global_batch=15360,
         precision="fp8",
         framework="hai-llm",
+        margin=0.02,
         headroom=0.1,  # with less, ep 32 fits in the last 6 GiB, and is 1.5% faster by the same numbers
         explain=False,
     )

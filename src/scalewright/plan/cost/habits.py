@@ -100,7 +100,6 @@ class TrainerFacts(PerUnit):
     launches_mlp = Column(lambda u: 0.0 if _captures(u, "mlp") else MLP)
     # of an expert layer's, beside its mixer's
     launches_experts = Column(lambda u: 0.0 if _captures(u, "layer") else 1 - ROUTER * _captures(u, "router"))
-    counts_tokens = Column(lambda u: _counts_tokens(u))
     # activations
     reruns = Column(lambda u: [part in _reruns_of(u) for part in PARTS])  # [units, PARTS]
     # of norms' and activations' outputs; what this package's own keeps is in spec/block.py
@@ -199,14 +198,6 @@ def _launched_mixer(unit: Unit) -> float:
     mixers = [unit.model.parts(layer)[0] for layer in range(unit.model.num_hidden_layers)]
     left = sum(not _captures(unit, words.get(mixer or "", "layer")) for mixer in mixers)
     return MIXER * left / len(mixers)
-
-
-def _counts_tokens(unit: Unit) -> bool:
-    """Whether the host waits for the tokens of every expert, to launch products of these sizes."""
-    # not where padding to a capacity, or XLA, has made the sizes known before, or a graph holds the whole iteration
-    dropped = unit.switches.moe == "drop" or unit.switches.capacity is not None
-    padded = dropped and unit.framework.name != OURS  # which sends as many as there are
-    return not padded and unit.framework.host != "xla" and "full" not in unit.switches.cuda_graphs
 
 
 def _reruns_of(unit: Unit) -> set[str]:

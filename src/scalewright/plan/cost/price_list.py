@@ -8,8 +8,7 @@ Seconds of operators are in `Prices` already, by unit; a row's list is that of i
 accelerator launches a micro-batch's kernels:
 
 launch    host.launch a block, times the trainer's kind of host, less what a CUDA graph holds
-waits     (device^6 + host^6)^(1/6) - device: the slower of both, rounded where they are alike; and the
-          share moe.sync of what the host launches after it has read the tokens of every expert
+waits     (device^6 + host^6)^(1/6) - device: the slower of both, rounded where they are alike
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class Accelerator:
 
     def waits(self, blocks: np.ndarray, device: np.ndarray) -> np.ndarray:
         """Of a micro-batch through so many blocks: what the host adds to `device`, the device's seconds."""
-        host, counted = _host_seconds(self.at, blocks)
-        return np.asarray((device**CORNER + host**CORNER) ** (1 / CORNER) - device + counted)
+        host = _host_seconds(self.at, blocks)
+        return np.asarray((device**CORNER + host**CORNER) ** (1 / CORNER) - device)
 
     def update(self) -> np.ndarray:
         """Of the optimizer's update."""
@@ -59,29 +58,27 @@ def price_list(at: PricedColumns) -> PriceList:
     return Accelerator(at) if timings is None else Cpu(at, timings)
 
 
-def _launches(at: Columns) -> tuple[np.ndarray, np.ndarray]:
-    """Launches of an average block that no graph holds, over a dense block's: all, and an expert layer's.
+def _launches(at: Columns) -> np.ndarray:
+    """Launches of an average block that no graph holds, over a dense block's.
 
     Routing and dispatch take more the older the trainer is; products one by one three launches an expert and pass.
     """
     c, sparse = at.c, at.work.sparse
     plain = at.trainer.launches_mixer + (1 - sparse) * at.trainer.launches_mlp
     if not sparse.any():
-        return plain, sparse
+        return np.asarray(plain)
     experts = c["host.experts"] * unfused(at.trainer, "host", c)
     experts = experts + at.trainer.one_by_one * at.work.local_experts * c["host.an_expert"]
-    experts = sparse * experts * at.trainer.launches_experts
-    return np.asarray(plain + experts), np.asarray(experts)
+    return np.asarray(plain + sparse * experts * at.trainer.launches_experts)
 
 
-def _host_seconds(at: Columns, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds that the host needs to launch a micro-batch of so many blocks, and those that never overlap."""
+def _host_seconds(at: Columns, blocks: np.ndarray) -> np.ndarray:
+    """Seconds that the host needs to launch a micro-batch of so many blocks."""
     c, t = at.c, at.table
     kind = at.trainer.host
     launch = c["host.launch"] * c.row("host", HOSTS)[kind]
     launch = launch * np.where(t.tp > 1, c["host.tp_factor"], 1.0) * (1 + c["host.rerun"] * at.rerun)
-    launched, experts = _launches(at)
-    counted = launch * experts * at.trainer.counts_tokens * c["moe.sync"] * blocks
+    launched = _launches(at)
     launch = launch * launched + c["host.launch"] * c["host.xla"] * np.maximum(1 - launched, 0.0)
     # nanotron's runs on several nodes wait for the host with tp and pp together, more with every tp rank
     node = np.maximum(at.chip.node, 1.0)
@@ -89,4 +86,4 @@ def _host_seconds(at: Columns, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarr
     if wide.any():
         slower = t.tp ** c["host.wide_tp"] * np.maximum(t.tp / node, 1.0) ** c["host.wide_cross"]
         launch = np.where(wide, c["host.launch"] * c["host.nanotron"] * slower, launch)
-    return np.asarray(launch * (blocks + 1)), np.asarray(counted)
+    return np.asarray(launch * (blocks + 1))

@@ -101,7 +101,6 @@ def _uses(group: str, name: str) -> Callable[[Columns], np.ndarray] | None:
         "shape.reuse": lambda at: at.chip.tpu > 0,
         "shape.grouped": lambda at: at.work.sparse > 0,
         "shape.expert_rows": lambda at: at.work.sparse > 0,
-        "moe.sync": lambda at: at.work.sparse > 0,
     }.get(f"{group}.{name}")
 
 
