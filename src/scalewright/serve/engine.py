@@ -62,6 +62,7 @@ class Stats:
     preempted: int
     block_size: int
     kv_tokens: int
+    max_model_len: int  # tokens of a request for which the model was made, where the cache has room for them
     max_concurrency: int
     invariant: bool
 
@@ -151,7 +152,8 @@ class Engine:
         return Stats(
             waiting=len(self._waiting), running=len(self._running), blocks=total,
             blocks_used=total - self.blocks.available, blocks_cached=kept, block_size=BLOCK, kv_tokens=total * BLOCK,
-            max_concurrency=self.limits.rows, invariant=self.compute.invariant, **vars(self._counts),
+            max_concurrency=self.limits.rows, max_model_len=min(total * BLOCK, self.spec.context),
+            invariant=self.compute.invariant, **vars(self._counts),
         )  # fmt: skip
 
     def picture(self) -> dict[str, Any]:

@@ -11,9 +11,12 @@ from typing import Any
 import openai
 import pytest
 
+from scalewright.serve.chat import Chat
+from scalewright.serve.request import Request
+from scalewright.serve.sampling import Sampling, seed_at
 from scalewright.serve.server.template import ChatTemplate
 from scalewright.spec.errors import UserError
-from serve.server.fake import byte_tokenizer, serving
+from serve.server.fake import FakeEngine, byte_tokenizer, serving
 
 HELLO: Any = [{"role": "user", "content": "hey"}]
 
@@ -151,3 +154,24 @@ def test_a_damaged_template_is_named_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{% for %}")
     with pytest.raises(UserError, match="damaged chat template"):
         ChatTemplate(tmp_path)
+
+
+def test_turns_of_a_chat_in_the_terminal_have_seeds_of_their_own(tmp_path: Path) -> None:
+    """The first that of the chat; also those after /reset."""
+    seeds = list[int]()
+
+    class Noting(FakeEngine):
+        def add(self, request: Request) -> int:
+            seeds.append(request.sampling.seed)
+            return super().add(request)
+
+        def cancel(self, number: int) -> None:
+            assert self.idle
+
+    chat = Chat(Noting(), ChatTemplate(tmp_path), Sampling(seed=5), 3)  # type: ignore[arg-type]
+    for turn in range(4):
+        "".join(chat.answer("hello"))
+        if turn == 1:
+            chat.reset()
+    assert seeds == [seed_at(5, turn) for turn in range(4)]
+    assert seeds[0] == 5

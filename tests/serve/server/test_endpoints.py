@@ -20,11 +20,13 @@ def client(tmp_path: Path) -> Iterator[httpx2.Client]:
 
 def test_tokens_of_a_text_and_of_a_chat(client: httpx2.Client) -> None:
     answer = client.post("/tokenize", json={"model": "tiny", "prompt": "hé"}).json()
-    assert answer == {"tokens": [104, 195, 169], "count": 3, "max_model_len": 4096}
+    assert answer == {"tokens": [104, 195, 169], "count": 3, "max_model_len": 2048}
     assert client.post("/detokenize", json={"tokens": answer["tokens"]}).json() == {"prompt": "hé"}
     chat = client.post("/tokenize", json={"messages": [{"role": "user", "content": "a"}]}).json()
     assert chat["tokens"] == [257, 97, 258]
     assert client.post("/tokenize", json={}).status_code == 400
+    beyond = client.post("/detokenize", json={"tokens": [97, 262]})
+    assert (beyond.status_code, beyond.json()["error"]["param"]) == (400, "tokens")
 
 
 def test_metrics(client: httpx2.Client) -> None:

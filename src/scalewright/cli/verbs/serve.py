@@ -69,6 +69,9 @@ def serve(
             draft=draft, draft_tokens=draft_tokens, tp=tp, trust_code=trust_code, verify=not no_verify,
         )  # fmt: skip
     stats = engine.stats()
+    if stats.max_model_len < stats.kv_tokens and engine.spec.positions != "learned":
+        longer = f"longer requests are computed too, up to the cache's {stats.kv_tokens:,}, and may be worse"
+        print(f"warning: the model was made for {stats.max_model_len:,} tokens; {longer}", file=sys.stderr)
     if host not in LOCAL and key is None:
         print(f"warning: everybody who reaches {host} may ask: give --api-key", file=sys.stderr)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import secrets
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
-from scalewright.serve.sampling import Sampling
+from scalewright.serve.sampling import Sampling, seed_at
 
 LONGEST = 1 << 20  # tokens to write
 Token = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
-Choices = Annotated[int, Field(ge=1, le=128)]
+Choices = Annotated[StrictInt, Field(ge=1, le=128)]
 
 
 class Body(BaseModel):
@@ -61,15 +61,15 @@ class Written(Body):
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    seed: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
+    seed: Annotated[StrictInt, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    temperature: StrictFloat | None = None
+    top_p: StrictFloat | None = None
+    presence_penalty: StrictFloat | None = None
+    frequency_penalty: StrictFloat | None = None
+    logit_bias: dict[int, StrictFloat] | None = None
+    top_k: Annotated[StrictInt, Field(ge=-1)] | None = None  # -1 as 0: all tokens
+    min_p: StrictFloat | None = None
+    repetition_penalty: StrictFloat | None = None
     response_format: ResponseFormat | None = None
     guided_json: dict[str, Any] | None = None
     guided_regex: str | None = None
@@ -104,15 +104,15 @@ class Written(Body):
         """The stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
-    def sampling(self, choice: int, drawn: int) -> Sampling:
-        """That of one choice; `drawn` is the seed of a body without one. Raises UserError."""
+    def sampling(self, drawn: int, prompt: int, choice: int) -> Sampling:
+        """That of one choice of one prompt; `drawn` is the seed of a body without one. Raises UserError."""
         keys = (
-            "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+            "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
             "logit_bias",
         )  # fmt: skip
         given = {key: value for key in keys if (value := getattr(self, key)) is not None}
-        seed = drawn if self.seed is None else self.seed % (1 << 62)
-        return Sampling(seed=seed + choice, **given)
+        seed = drawn if self.seed is None else self.seed % (1 << 63)
+        return Sampling(seed=seed_at(seed, prompt, choice), top_k=max(0, self.top_k or 0), **given)
 
 
 class Completion(Written):
@@ -120,10 +120,10 @@ class Completion(Written):
 
     prompt: str | list[Token] | list[str] | list[list[Token]] = ""
     suffix: str | None = None
-    max_tokens: Annotated[int, Field(ge=0, le=LONGEST)] | None = 16
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=0, le=LONGEST)] | None = 16
+    logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     echo: StrictBool | None = None
-    best_of: int | None = None
+    best_of: StrictInt | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Completion:
@@ -149,10 +149,10 @@ class Chat(Written):
     """/v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=1, le=LONGEST)] | None = None
+    max_completion_tokens: Annotated[StrictInt, Field(ge=1, le=LONGEST)] | None = None
     logprobs: StrictBool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     @model_validator(mode="after")
