@@ -224,7 +224,7 @@ class Calls:
             message = f"{self.limits.max_queue} requests are waiting already: try again in a second"
             raise Failure(429, message, code="rate_limit_exceeded") from None
         except Broken:
-            raise Failure(500, "the engine has failed") from None
+            raise self._broken() from None
         kinds = work.shapes[0]
         head: dict[str, Any] = {"id": f"{'chatcmpl' if isinstance(body, Chat) else 'cmpl'}-{uuid.uuid4().hex}"}
         head |= {"object": kinds.kind, "created": int(time.time()), "model": self.name}
@@ -241,10 +241,15 @@ class Calls:
                 choices = [shape.whole(part) for shape, part in zip(work.shapes, chunks, strict=True)]
                 return Json({**head, "choices": choices, "usage": _usage(work, ticket)})
         except Broken:
-            raise Failure(500, "the engine has failed") from None
+            raise self._broken() from None
         finally:
             self.started.close(ticket)
         raise late(self.limits.timeout)
+
+    def _broken(self) -> Failure:
+        if self.started.cut:
+            return Failure(503, self.started.why)
+        return Failure(500, "the engine has failed")
 
     async def _collect(self, work: Work, ticket: Ticket) -> list[list[dict[str, Any]]]:
         chunks: list[list[dict[str, Any]]] = [[] for _ in work.shapes]
@@ -264,7 +269,7 @@ class Calls:
                 for chunk in _chunks(work, index, update):
                     yield {**head, "choices": [chunk], **more}
         except Broken:
-            yield Failure(500, "the engine has failed").body
+            yield self._broken().body
             return
         if usage:
             yield {**head, "choices": [], "usage": _usage(work, ticket)}

@@ -19,6 +19,7 @@ from typing import Any
 from scalewright.serve.engine import Engine, Stats
 from scalewright.serve.request import Request, Update
 from scalewright.serve.server.watch import Watch
+from scalewright.spec.errors import RunError
 
 
 class Full(Exception):
@@ -26,7 +27,7 @@ class Full(Exception):
 
 
 class Broken(Exception):
-    """The engine raised; nothing more comes of it."""
+    """The engine raised, or a second signal ended it; nothing more comes of it."""
 
 
 class Ticket:
@@ -63,6 +64,8 @@ class Runner:
 
     def __init__(self, engine: Engine, max_queue: int, observe: Callable[[Ticket, int, Update], None]) -> None:
         self.max_queue, self.draining, self.broken = max_queue, False, False
+        self.why = ""  # it is broken, where that is known
+        self.cut = 0  # requests that a second signal threw away
         self.tickets: set[Ticket] = set()
         self.stats = engine.stats()  # after the last step
         self._observe = observe  # is called with every update that is delivered
@@ -111,6 +114,11 @@ class Runner:
         self._inbox.put(lambda: self._tell(settle, self._watch.picture(self._engine, since)))
         return await answer
 
+    def cut_off(self) -> None:
+        """Ends all that runs, unfinished."""
+        self.cut, self.why = sum(len(ticket.unfinished) for ticket in self.tickets), "the server was stopped meanwhile"
+        self._break()
+
     def stop(self) -> None:
         """Ends the thread after its step."""
         self._inbox.put(None)
@@ -128,6 +136,9 @@ class Runner:
                 updates = self._engine.step()
                 self._watch.note(began, self._engine, self._prompts)
                 self._tell(self._deliver, [(*self._owner(update), update) for update in updates], self._engine.stats())
+        except RunError as error:  # known: no traceback
+            self.why = str(error)
+            self._tell(self._break)
         except BaseException:
             self._tell(self._break)
             raise  # its traceback goes to stderr: threading.excepthook
