@@ -33,7 +33,7 @@ from scalewright.model.load import TensorReader, is_checkpoint, torch_device
 from scalewright.parallel.mesh import Mesh, join_world, make_mesh
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
 from scalewright.serve.compute import Compute
-from scalewright.serve.load import Loaded, load_for_generation
+from scalewright.serve.load import Loaded, check_model, load_for_generation
 from scalewright.serve.pages import Piece
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.grid import make_grid
@@ -49,6 +49,7 @@ FOREVER = timedelta(days=3650)  # a server may have nothing to do for long
 def check_tp(source: str, tp: int) -> None:
     """Raises UserError for a model that can't be cut so, before any process is started."""
     path = Path(source)
+    check_model(path)
     keys = CheckpointReader(find_checkpoint(path), verify_files=False).manifest.model if is_checkpoint(path) else None
     if keys is not None and "python" in keys:
         raise UserError("a module of your own isn't cut over processes", "--tp", "leave it out")

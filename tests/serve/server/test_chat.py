@@ -175,3 +175,18 @@ def test_turns_of_a_chat_in_the_terminal_have_seeds_of_their_own(tmp_path: Path)
             chat.reset()
     assert seeds == [seed_at(5, turn) for turn in range(4)]
     assert seeds[0] == 5
+
+
+def test_no_tools_may_be_named(client: openai.OpenAI) -> None:
+    keys: Any = {"model": "tiny", "messages": HELLO, "max_tokens": 2, "temperature": 0}
+    none = {"tools": [], "tool_choice": "none", "parallel_tool_calls": False}
+    assert client.chat.completions.create(**keys, extra_body=none).choices[0].finish_reason == "length"
+    for key, value in (("tools", [{"type": "function"}]), ("tool_choice", "auto"), ("parallel_tool_calls", True)):
+        with pytest.raises(openai.BadRequestError, match="there are no tools") as caught:
+            client.chat.completions.create(**keys, extra_body={key: value})
+        assert caught.value.param == key
+
+
+def test_the_place_of_a_mistake_in_a_message(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"Invalid type for 'messages\[0\]\.role': expected a string"):
+        client.chat.completions.create(model="tiny", messages=[{"role": 5, "content": "a"}])  # type: ignore[list-item]

@@ -168,7 +168,10 @@ def test_more_than_openai_s_keys(client: openai.OpenAI) -> None:
         ({"n": 2, "best_of": 3}, "best_of must be n"),
         ({"stop": ""}, "at least 1 character"),
         ({"logit_bias": {"262": 1}}, "logit_bias: token 262 is outside the model's vocabulary of 262"),
-        ({"max_tokens": True}, "max_tokens.*integer"),
+        ({"max_tokens": True}, "Invalid type for 'max_tokens': expected an integer"),
+        ({"prompt": [1.5]}, "Invalid type for 'prompt': expected a string, a list of strings, a list of token ids"),
+        ({"stop": 5}, "Invalid type for 'stop': expected a string or a list"),
+        ({"n": 0}, "n: it should be greater than or equal to 1"),
         ({"logprobs": True}, "logprobs.*integer"),
         ({"temperature": True}, "temperature.*number"),
         ({"seed": 1 << 63}, "seed.*less than 9223372036854775808"),
@@ -215,3 +218,21 @@ def test_json_by_a_schema_and_a_pattern(client: openai.OpenAI) -> None:
     assert answer.choices[0].text == "xyy"
     with pytest.raises(openai.BadRequestError, match="no grammar can be made of it"):
         client.completions.create(model="tiny", prompt="a", extra_body={"guided_regex": "("})
+
+
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [("guided_regex", "("), ("guided_json", {"type": "nothing"}), ("top_p", 0), ("temperature", -1), ("min_p", 2),
+     ("frequency_penalty", 3), ("logit_bias", {"5": 300}), ("prompt", 5), ("top_k", -2)],
+)  # fmt: skip
+def test_the_param_of_a_mistake(client: openai.OpenAI, param: str, value: object) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="tiny", prompt="a", extra_body={param: value})
+    assert caught.value.param == param
+
+
+def test_keys_that_say_nothing_are_taken(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="tiny", prompt="abc", suffix="", max_tokens=3, temperature=0, extra_body={"top_k": -1}
+    )
+    assert (answer.choices[0].text, answer.usage.prompt_tokens) == ("abc", 3)

@@ -47,6 +47,15 @@ def test_metrics(client: httpx2.Client) -> None:
         assert name in values
 
 
+def test_a_score_writes_no_token(client: httpx2.Client) -> None:
+    client.post("/v1/completions", json={"prompt": ["abc", "de"], "max_tokens": 0, "echo": True, "logprobs": 0})
+    page = client.get("/metrics").text
+    values = dict(re.findall(r"^scalewright_([^#\s]+) (\S+)$", page, re.MULTILINE))
+    names = ("generated_tokens_total", "time_to_first_token_seconds_count", 'requests_total{reason="length"}')
+    assert [float(values[name]) for name in names] == [0, 0, 2]
+    assert re.search("^# HELP scalewright_requests_total .*each choice of each prompt", page, re.MULTILINE)
+
+
 def test_the_picture_is_the_engine_s(client: httpx2.Client) -> None:
     picture = client.get("/picture").json()
     assert (picture["blocks"], picture["requests"], picture["cached"]) == (256, [], [100, 101])

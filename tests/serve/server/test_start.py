@@ -20,7 +20,7 @@ import pytest
 
 from scalewright.serve.request import Update
 from scalewright.serve.server.calls import Limits
-from scalewright.serve.server.start import listening, serve
+from scalewright.serve.server.start import listening, model_name, serve
 from scalewright.spec.errors import RunError, UserError
 from serve.server.fake import FakeEngine
 from serve.server.test_load import send, wait
@@ -139,3 +139,8 @@ def test_a_rank_that_died_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixtu
     with pytest.raises(RunError, match=r"^rank 1 of --tp \(process 7\) was ended by SIGKILL; the engine failed$"):
         serve(engine, tmp_path, "127.0.0.1", 0, None, Limits(), ask)
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_the_name_of_what_is_served(tmp_path: Path) -> None:
+    assert model_name(tmp_path / "mine") == "mine"
+    assert model_name(tmp_path / "mine" / "checkpoints" / "step-00000010") == "mine"

@@ -30,6 +30,9 @@ def serve(
     model: Annotated[Path, argument("MODEL", "A run's folder, a checkpoint or a Hugging Face folder.")],
     host: Annotated[str, flag("Who may ask: 127.0.0.1 is this machine alone.")] = "127.0.0.1",
     port: Annotated[int, flag("0: any free port.", min=0, max=65535)] = 8000,
+    served_model_name: Annotated[
+        str | None, option("NAME", "That requests give; the run's or the folder's.", "--served-model-name")
+    ] = None,
     api_key: Annotated[
         str | None, option("KEY", "That requests must have; @FILE: the first line of a file.", "--api-key")
     ] = None,
@@ -90,7 +93,7 @@ def serve(
         )
 
     try:
-        start(engine, model, host, port, key, Limits(max_queue, timeout), ready)
+        start(engine, model, host, port, key, Limits(max_queue, timeout), ready, served_model_name)
     finally:
         with contextlib.suppress(RuntimeError):  # a rank may be gone
             engine.close()

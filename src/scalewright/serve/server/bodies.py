@@ -6,9 +6,11 @@ A key that would be ignored is refused instead: the answer would not be the one 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
+from pydantic_core import ErrorDetails
 
 from scalewright.serve.sampling import Sampling, seed_at
 
@@ -127,6 +129,7 @@ class Completion(Written):
 
     @model_validator(mode="after")
     def _check(self) -> Completion:
+        self.suffix = self.suffix or None  # an empty one fills no gap
         if self.best_of not in (None, self.n or 1):
             raise ValueError("best_of must be n: all that is written is returned")
         if self.suffix is not None and self.echo:
@@ -154,6 +157,9 @@ class Chat(Written):
     logprobs: StrictBool | None = None
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None  # and those below: as clients say "none"
+    tool_choice: Literal["none"] | None = None
+    parallel_tool_calls: Literal[False] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Chat:
@@ -180,6 +186,37 @@ class Detokenize(Body):
     """/detokenize."""
 
     tokens: list[Token]
+
+
+KINDS = {
+    "string_type": "a string", "int_type": "an integer", "int_from_float": "an integer",
+    "float_type": "a number", "bool_type": "true or false", "list_type": "a list", "dict_type": "an object",
+    "model_type": "an object", "model_attributes_type": "an object",
+}  # fmt: skip
+EXPECTED = {"prompt": "a string, a list of strings, a list of token ids, or a list of such lists"}
+NO_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
+
+
+def mistake(errors: Sequence[ErrorDetails]) -> tuple[str | None, str]:
+    """The first key that is wrong, None for the body as a whole, and what is wrong with it, as OpenAI words it."""
+    param = str(errors[0]["loc"][0]) if errors[0]["loc"] else None
+    mine = [each for each in errors if (str(each["loc"][0]) if each["loc"] else None) == param]
+    if param in NO_TOOLS:
+        return param, f"{param}: this key isn't taken here: there are no tools"
+    other = [each["msg"].removeprefix("Value error, ") for each in mine if each["type"] not in KINDS]
+    if other:
+        message = " or ".join([*dict.fromkeys(other)][:3]).replace("Input should be", "it should be")
+        return param, f"{param}: {message}" if param else message
+    expected = EXPECTED.get(param or "") or " or ".join(dict.fromkeys(KINDS[each["type"]] for each in mine))
+    return param, f"Invalid type for '{_place(mine[0])}': expected {expected}"
+
+
+def _place(error: ErrorDetails) -> str:
+    """`messages[0].role`, `n`; without pydantic's names of a union's kinds."""
+    first, *rest = error["loc"] or ("the body",)
+    if first == "messages" and rest:
+        return f"messages[{rest[0]}]" + "".join(f".{part}" for part in rest[1:2])
+    return str(first)
 
 
 def drawn_seed() -> int:

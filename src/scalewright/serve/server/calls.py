@@ -25,7 +25,7 @@ from starlette.responses import Response
 from scalewright.serve.engine import Engine
 from scalewright.serve.grammar import Grammars
 from scalewright.serve.request import Grammar, Request, Update
-from scalewright.serve.server.bodies import Body, Chat, Completion, Detokenize, Tokenize, Written, drawn_seed
+from scalewright.serve.server.bodies import Body, Chat, Completion, Detokenize, Tokenize, Written, drawn_seed, mistake
 from scalewright.serve.server.infill import infill
 from scalewright.serve.server.metrics import Metrics
 from scalewright.serve.server.reply import Events, Failure, Json, late, until_gone
@@ -203,8 +203,8 @@ class Calls:
             return lambda: None
         self._grammars = self._grammars or Grammars(self.loaded)
         if body.guided_regex is not None:
-            return self._grammars.regex(body.guided_regex)
-        return self._grammars.json(body.grammar or {})
+            return self._grammars.regex(body.guided_regex, "guided_regex")
+        return self._grammars.json(body.grammar or {}, "response_format" if body.guided_json is None else "guided_json")
 
     def _known(self, tokens: Iterable[int], param: str) -> None:
         """Raises Failure for a token that the model doesn't have."""
@@ -219,7 +219,7 @@ class Calls:
 
     async def _answer(self, call: Call, body: Completion | Chat, work: Work) -> Response:
         try:
-            ticket = await self.started.submit(work.requests)
+            ticket = await self.started.submit(work.requests, work.drop)
         except Full:
             message = f"{self.limits.max_queue} requests are waiting already: try again in a second"
             raise Failure(429, message, code="rate_limit_exceeded") from None
@@ -299,12 +299,9 @@ def _several(prompt: str | list[int] | list[str] | list[list[int]]) -> Sequence[
 def _invalid(error: ValidationError, kind: type[Body]) -> Failure:
     """The first key that is wrong, with all that it may be."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
-    param = str(errors[0]["loc"][0]) if errors[0]["loc"] else None
-    mine = [each for each in errors if (str(each["loc"][0]) if each["loc"] else None) == param]
-    words = dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in mine)
-    message = " or ".join([*words][:3])
-    if mine[0]["type"] == "extra_forbidden":
+    param, message = mistake(errors)
+    if errors[0]["type"] == "extra_forbidden":
         param = ".".join(map(str, errors[0]["loc"]))
         near = nearest(param, kind.model_fields, 1)
-        message = "this key isn't taken here" + (f": did you mean {near[0]}?" if near else "")
-    return Failure(400, f"{param}: {message}" if param else message, param)
+        message = f"{param}: this key isn't taken here" + (f": did you mean {near[0]}?" if near else "")
+    return Failure(400, message, param)

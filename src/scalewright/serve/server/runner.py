@@ -33,8 +33,8 @@ class Broken(Exception):
 class Ticket:
     """The requests of one call, and what comes of them: `async for index, update in ticket.updates()`."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
-        self.requests = requests
+    def __init__(self, requests: Sequence[Request], scores: bool = False) -> None:
+        self.requests, self.scores = requests, scores  # scores: the prompts' alone are asked for
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queue: asyncio.Queue[tuple[int, Update] | None] = asyncio.Queue()  # None: the engine broke
         self.numbers: list[int] = []  # the engine's, in the order of `requests`; the thread's alone
@@ -78,13 +78,13 @@ class Runner:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
-    async def submit(self, requests: Sequence[Request]) -> Ticket:
+    async def submit(self, requests: Sequence[Request], scores: bool = False) -> Ticket:
         """All of them, or none; raises Full, Broken, or the UserError of `Engine.add`."""
         if self.broken:
             raise Broken
         if sum(ticket.waiting for ticket in self.tickets) + len(requests) > self.max_queue:
             raise Full
-        ticket = Ticket(requests)
+        ticket = Ticket(requests, scores)
         self.tickets.add(ticket)
         self._inbox.put(lambda: self._add(ticket))
         try:

@@ -36,12 +36,13 @@ def serve(
     api_key: str | None,
     limits: Limits,
     ready: Callable[[str, str], None],
+    name: str | None = None,
 ) -> None:
-    """Serves the engine's model, of `source`, until a signal; `ready(url, name)` once it listens.
+    """Serves the engine's model, of `source`, as `name` until a signal; `ready(url, name)` once it listens.
 
     Raises UserError for an address that can't be taken, RunError where the engine failed.
     """
-    calls = Calls(engine, Path(source).resolve().name, ChatTemplate(source), limits)
+    calls = Calls(engine, name or model_name(Path(source)), ChatTemplate(source), limits)
     with listening(host, port) as sock:
         host, port = sock.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -59,6 +60,12 @@ def serve(
         raise RunError(f"{runner.why}; the engine failed")
     if runner.broken:
         raise RunError("the engine failed; its traceback is above")
+
+
+def model_name(source: Path) -> str:
+    """The folder's name; of a checkpoint that of its run: runs/mine/checkpoints/step-00000010 is `mine`."""
+    folder = source.resolve()
+    return folder.parent.parent.name if folder.parent.name == "checkpoints" else folder.name
 
 
 class Server(uvicorn.Server):
