@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -313,3 +314,14 @@ def test_report(call_cli, trained, tmp_path):
     made = call_cli("report", trained, "--out", tmp_path / "page.html", "--json").json()
     assert Path(made["report"]).read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")
     assert call_cli("report", tmp_path / "nowhere").code == 2
+
+
+def test_generate_without_a_prompt_and_with_one_from_stdin(call_cli, trained, monkeypatch):
+    keys = ["--temperature", 0, "--max-tokens", 2]
+    nothing = call_cli("generate", trained, *keys)
+    assert "no --prompt: the model writes the beginning of a text" in nothing.err
+    monkeypatch.setattr("sys.stdin", io.StringIO("acat"))
+    piped = call_cli("generate", trained, "--prompt", "-", *keys)
+    assert piped.out.startswith("acat")
+    assert "no --prompt" not in piped.err
+    assert piped.out == call_cli("generate", trained, "--prompt", "acat", *keys).out

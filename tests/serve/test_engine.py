@@ -119,13 +119,23 @@ def test_a_cancelled_request_returns_its_blocks() -> None:
     assert engine.stats().blocks_used == 0
 
 
+def test_the_longest_request_is_what_the_model_was_made_for() -> None:
+    """Or the cache's size, where that is less."""
+    model = model_of("llama")
+    for context, longest in ((100, 100), (4096, 128)):
+        model.spec = model.spec.replace(context=context)
+        engine = Engine(Loaded(model, None, frozenset()), Settings(kv_blocks=2, max_concurrency=1))
+        assert engine.stats().max_model_len == longest
+        engine.close()
+
+
 def test_what_can_never_run_is_refused() -> None:
     engine = Engine(Loaded(model_of("llama"), None, frozenset()), Settings(kv_blocks=2, max_concurrency=1))
     for request, words in [
         (Request([], 4), "no tokens"),
         (Request([1], 0), "max_new_tokens is 0"),
         (Request([1, 64], 4), "outside the model's vocabulary of 64"),
-        (Request([1] * 100, 29), "room for 129 tokens"),
+        (Request([1] * 100, 29), "room for 129 tokens; the cache has 128 .*--kv-memory"),
     ]:
         with pytest.raises(UserError, match=words):
             engine.add(request)

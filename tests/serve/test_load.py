@@ -19,7 +19,7 @@ from scalewright.checkpoint.format import Manifest, StoredBox, StoredTensor
 from scalewright.checkpoint.verify import commit_text, describe_file
 from scalewright.model.init import init_tensor
 from scalewright.serve.generate import generate_text
-from scalewright.serve.load import load_for_generation, load_model
+from scalewright.serve.load import check_model, load_for_generation, load_model
 from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.tensors import tensors
@@ -129,3 +129,16 @@ def test_a_damaged_config_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"})[:-4])
     with pytest.raises(UserError, match=r"config\.json"):
         load_model(tmp_path)
+
+
+def test_where_no_model_is(tmp_path: Path) -> None:
+    """The runs that lie there are named."""
+    (tmp_path / "run.yaml").write_text("model: tiny\n")
+    with pytest.raises(UserError, match="a file, and no model's folder"):
+        check_model(tmp_path / "run.yaml")
+    with pytest.raises(UserError, match=r"there is no model here .*: give a Hugging Face folder"):
+        check_model(tmp_path)
+    (tmp_path / "mine" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(UserError, match=f"there is no model here .*: did you mean {tmp_path / 'mine'}\\?"):
+        check_model(tmp_path)
+    check_model(tmp_path / "mine")

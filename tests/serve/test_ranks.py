@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from model.tiny_families import save
 from scalewright.serve.open import open_engine
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import RunError, UserError
 from serve.schedules import requests, send
 from serve.test_generate import make_tokenizer
 
@@ -55,3 +57,18 @@ def test_heads_that_cannot_be_cut(tmp_path: Path) -> None:
     make_tokenizer(tmp_path)
     with pytest.raises(UserError, match=r"use one of \[1, 2, 4\]"):
         open_engine(tmp_path, tp=3)
+
+
+def test_a_rank_that_was_killed_is_named(tmp_path: Path) -> None:
+    save("llama-gqa", tmp_path)
+    make_tokenizer(tmp_path)
+    engine = open_engine(tmp_path, tp=2, max_concurrency=4)
+    (worker,) = engine.compute._workers  # type: ignore[attr-defined]
+    worker.kill()
+    worker.join()
+    engine.add(requests(1, 7, vocabulary=96, longest=12)[0])
+    with pytest.raises(RunError, match=rf"rank 1 of --tp \(process {worker.pid}\) was ended by SIGKILL"):
+        engine.step()
+    with contextlib.suppress(RuntimeError):  # as the command ends
+        engine.close()
+    dist.destroy_process_group()

@@ -13,7 +13,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from scalewright.serve.sampling import Sampling, choose, filtered, penalized
+from scalewright.serve.sampling import Sampling, choose, filtered, penalized, seed_at
 from scalewright.spec.errors import UserError
 
 
@@ -76,3 +76,12 @@ def test_penalties_count_what_was_written_alone() -> None:
     sampling = Sampling(presence_penalty=0.5, frequency_penalty=0.25, logit_bias={4: 3.0})
     assert penalized(logits, sampling, [5], [1, 1, 1, 2]).tolist() == [0.0, -1.25, -0.75, 0.0, 3.0, 0.0]
     assert torch.equal(logits, torch.zeros(6))
+
+
+def test_seeds_of_several_texts_are_apart() -> None:
+    """Those of neighbouring seeds, too; the first is the seed itself."""
+    places = [(prompt, choice) for prompt in range(8) for choice in range(8)]
+    seeds = [seed_at(seed, *place) for seed in range(8) for place in places]
+    assert len(set(seeds)) == len(seeds)
+    assert [seed_at(seed, 0, 0) for seed in (0, 7)] == [0, 7]
+    assert all(0 <= seed < 1 << 63 for seed in seeds)

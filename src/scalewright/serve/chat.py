@@ -6,10 +6,11 @@ you ──► the chat template, or the text so far ──► engine ──► p
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from scalewright.serve.engine import Engine
 from scalewright.serve.request import Request
-from scalewright.serve.sampling import Sampling
+from scalewright.serve.sampling import Sampling, seed_at
 from scalewright.serve.server.template import ChatTemplate
 
 
@@ -20,7 +21,7 @@ class Chat:
         self, engine: Engine, template: ChatTemplate, sampling: Sampling, max_new_tokens: int, system: str = ""
     ) -> None:
         self._engine, self._template, self._sampling, self._most = engine, template, sampling, max_new_tokens
-        self._system = system
+        self._system, self._turns = system, 0
         self.reset()
 
     def reset(self) -> None:
@@ -42,7 +43,9 @@ class Chat:
         else:
             ids = loaded.encode(text)
         most = max(1, min(self._most, self._engine.room(len(ids))))
-        number, written = self._engine.add(Request(ids, most, self._sampling, stop_ids=stop)), ""
+        sampling = replace(self._sampling, seed=seed_at(self._sampling.seed, self._turns))
+        number, written = self._engine.add(Request(ids, most, sampling, stop_ids=stop)), ""
+        self._turns += 1  # also those that /reset forgets: the same words may have another answer
         try:
             while not self._engine.idle:
                 for update in self._engine.step():

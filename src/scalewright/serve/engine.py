@@ -62,6 +62,7 @@ class Stats:
     preempted: int
     block_size: int
     kv_tokens: int
+    max_model_len: int  # tokens of a request for which the model was made, where the cache has room for them
     max_concurrency: int
     invariant: bool
 
@@ -151,7 +152,8 @@ class Engine:
         return Stats(
             waiting=len(self._waiting), running=len(self._running), blocks=total,
             blocks_used=total - self.blocks.available, blocks_cached=kept, block_size=BLOCK, kv_tokens=total * BLOCK,
-            max_concurrency=self.limits.rows, invariant=self.compute.invariant, **vars(self._counts),
+            max_concurrency=self.limits.rows, max_model_len=min(total * BLOCK, self.spec.context),
+            invariant=self.compute.invariant, **vars(self._counts),
         )  # fmt: skip
 
     def picture(self) -> dict[str, Any]:
@@ -171,7 +173,7 @@ class Engine:
         """Raises UserError for a request that can't run, before any of it does."""
         prompt, new, spec = request.prompt, request.max_new_tokens, self.spec
         if not prompt:
-            raise UserError("the prompt has no tokens", "generate", "write a prompt")
+            raise UserError("the prompt has no tokens", "prompt", "write a prompt")
         if new < 1:
             raise UserError(f"max_new_tokens is {new}", "generate", "use 1 or more")
         beyond = [token for token in prompt if not 0 <= token < spec.vocab_size]
@@ -179,14 +181,13 @@ class Engine:
             problem = f"token {beyond[0]} is outside the model's vocabulary of {spec.vocab_size}"
             raise UserError(problem, "prompt", "use the tokenizer that the model was trained with")
         total, rows = len(prompt) + new, spec.learned_positions
+        asked = f"a prompt of {len(prompt)} tokens and {new} new ones need"
         if spec.positions == "learned" and total > rows:
             how = f"use max_new_tokens {max(rows - len(prompt), 0)} or less, or a shorter prompt"
-            problem = f"a prompt of {len(prompt)} tokens and {new} new ones need {total} positions"
-            raise UserError(problem, f"the model has learned {rows}", how)
+            raise UserError(f"{asked} {total} positions; the model has learned {rows}", "max_tokens", how)
         if blocks_for(total) > self.settings.kv_blocks:
-            room = self.settings.kv_blocks * BLOCK
-            problem = f"a prompt of {len(prompt)} tokens and {new} new ones need room for {total} tokens"
-            raise UserError(problem, f"the cache has {room}", "ask for fewer, or give the cache more memory")
+            problem = f"{asked} room for {total:,} tokens; the cache has {self.settings.kv_blocks * BLOCK:,}"
+            raise UserError(problem, "max_tokens", "ask for fewer, or start with a larger --kv-memory")
 
     def _hits(self, sequence: Sequence) -> list[int]:
         """The blocks of its prefix that the cache has."""

@@ -124,7 +124,7 @@ def answers(loaded: Loaded, requests: Sequence[Request]) -> Iterator[Update]:
         if not 1 <= request.max_new_tokens <= LONGEST:
             raise UserError(f"max_new_tokens is {request.max_new_tokens}", "generate", f"use 1 to {LONGEST:,}")
         if not request.prompt:
-            raise UserError("the prompt has no tokens", "generate", "write a prompt")
+            raise UserError("the prompt has no tokens", "prompt", "write a prompt")
     if not isinstance(loaded.model, Decoder):
         return _read_again(loaded, requests)
     return _by_engine(loaded, requests)

@@ -34,16 +34,16 @@ class Grammars:
         text = loaded.tokenizer.to_str()
         self._tokenizer = llguidance.LLTokenizer(text, n_vocab=size, eos_token=self._ends or None)
 
-    def json(self, schema: dict[str, Any]) -> Callable[[], Matched]:
-        """JSON that the schema describes; raises UserError for a schema that can't be followed."""
+    def json(self, schema: dict[str, Any], param: str = "response_format") -> Callable[[], Matched]:
+        """JSON that the schema, given as `param`, describes; raises UserError for one that can't be followed."""
         compact: Any = {"whitespace_flexible": False}  # small models write spaces without end where they may
-        return self._maker(lambda: self._library.LLMatcher.grammar_from_json_schema(json.dumps(schema), compact))
+        return self._maker(lambda: self._library.LLMatcher.grammar_from_json_schema(json.dumps(schema), compact), param)
 
-    def regex(self, pattern: str) -> Callable[[], Matched]:
+    def regex(self, pattern: str, param: str = "guided_regex") -> Callable[[], Matched]:
         """A text that the whole pattern matches."""
-        return self._maker(lambda: self._library.LLMatcher.grammar_from_regex(pattern))
+        return self._maker(lambda: self._library.LLMatcher.grammar_from_regex(pattern), param)
 
-    def _maker(self, write: Callable[[], str]) -> Callable[[], Matched]:
+    def _maker(self, write: Callable[[], str], param: str) -> Callable[[], Matched]:
         try:
             grammar = write()
             first = self._library.LLMatcher(self._tokenizer, grammar, log_level=0)
@@ -52,7 +52,7 @@ class Grammars:
             mistake = str(error)
         if mistake:
             how = "https://github.com/guidance-ai/llguidance has what schemas and patterns may contain"
-            raise UserError(f"no grammar can be made of it: {mistake.splitlines()[0]}", "response_format", how)
+            raise UserError(f"no grammar can be made of it: {mistake.splitlines()[0]}", param, how)
         return lambda: Matched(first.deep_copy())
 
 

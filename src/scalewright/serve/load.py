@@ -70,6 +70,7 @@ class Loaded:
         return text
 
 
+GIVE = "give a Hugging Face folder, a run's folder or a checkpoint"
 Build = Callable[[TensorReader, str, str], nn.Module]  # of a reader, a dtype and a device
 
 
@@ -85,7 +86,8 @@ def load_for_generation(
     """The model that `make` builds, and the tokenizer at `source`; raises UserError when either is missing."""
     path = Path(source)
     if not path.exists():
-        raise UserError("no such folder", source, "give a Hugging Face folder, a run's folder or a checkpoint")
+        raise UserError("no such folder", source, GIVE)
+    check_model(path)
     if is_checkpoint(path):
         folders, trained = text_files(path)
         tokenizer = _tokenizer(folders, CheckpointReader(folders[0], verify).check_tokenizer)
@@ -100,6 +102,18 @@ def load_for_generation(
     named = tokenizer.token_to_id(token_name(config, "bos_token") or "") if trained.bos is None else None
     first = start[-1] if start else named
     return Loaded(model, tokenizer, frozenset(ends), first, next(iter(trained.eod or ends), None), start)
+
+
+def check_model(path: Path) -> None:
+    """Raises UserError for a file, and for a folder without a model: with the models that lie in it."""
+    if path.is_file():
+        raise UserError("a file, and no model's folder", str(path), GIVE)
+    if is_checkpoint(path) or (path / "config.json").is_file():
+        return
+    inside = [each for each in path.iterdir() if is_checkpoint(each) or (each / "config.json").is_file()]
+    inside.sort(key=lambda each: each.stat().st_mtime, reverse=True)
+    names = " or ".join(str(each) for each in inside[:3])
+    raise UserError("there is no model here", str(path), f"did you mean {names}?" if names else GIVE)
 
 
 class Checkpoint:

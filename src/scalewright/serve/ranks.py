@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.connection
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -32,21 +33,23 @@ from scalewright.model.load import TensorReader, is_checkpoint, torch_device
 from scalewright.parallel.mesh import Mesh, join_world, make_mesh
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
 from scalewright.serve.compute import Compute
-from scalewright.serve.load import Loaded, load_for_generation
+from scalewright.serve.load import Loaded, check_model, load_for_generation
 from scalewright.serve.pages import Piece
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import box, place
 from scalewright.spec.presets import load_model_spec
 
+GONE_S = 5.0  # for the system to tell that a process has ended
 FOREVER = timedelta(days=3650)  # a server may have nothing to do for long
 
 
 def check_tp(source: str, tp: int) -> None:
     """Raises UserError for a model that can't be cut so, before any process is started."""
     path = Path(source)
+    check_model(path)
     keys = CheckpointReader(find_checkpoint(path), verify_files=False).manifest.model if is_checkpoint(path) else None
     if keys is not None and "python" in keys:
         raise UserError("a module of your own isn't cut over processes", "--tp", "leave it out")
@@ -106,13 +109,15 @@ class FirstCompute(PartCompute):
 
     def forward(self, tokens: Sequence[int], pieces: Sequence[Piece], wanted: Sequence[int]) -> Tensor:
         """As `Compute.forward`, on all ranks."""
-        self._tell("forward", tokens, pieces, wanted)
-        return super().forward(tokens, pieces, wanted)
+        with self._all_there():
+            self._tell("forward", tokens, pieces, wanted)
+            return super().forward(tokens, pieces, wanted)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """As `Compute.copy`, on all ranks."""
-        self._tell("copy", sources, targets)
-        super().copy(sources, targets)
+        with self._all_there():
+            self._tell("copy", sources, targets)
+            super().copy(sources, targets)
 
     def close(self) -> None:
         """Ends the other ranks."""
@@ -123,8 +128,28 @@ class FirstCompute(PartCompute):
             self._workers = []
             dist.destroy_process_group()
 
+    @contextlib.contextmanager
+    def _all_there(self) -> Iterator[None]:
+        """Raises RunError, which names the rank, where a collective fails because one has ended."""
+        try:
+            yield
+        except RuntimeError:
+            gone = multiprocessing.connection.wait([worker.sentinel for worker in self._workers], GONE_S)
+            for rank, worker in enumerate(self._workers, 1):
+                if worker.sentinel in gone:
+                    worker.join()
+                    raise RunError(f"rank {rank} of --tp (process {worker.pid}) {_ended(worker.exitcode)}") from None
+            raise
+
     def _tell(self, *call: Any) -> None:
         dist.broadcast_object_list([call], src=0, group=self._group)
+
+
+def _ended(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is not None and code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
 
 
 def spread(
@@ -183,4 +208,5 @@ def _serve(loaded: Loaded, mesh: Mesh, group: Any) -> None:
         if name == "close":
             dist.destroy_process_group()
             return
-        getattr(compute, name)(*call)
+        with contextlib.suppress(RuntimeError):  # another rank is gone: rank 0 tells of it
+            getattr(compute, name)(*call)

@@ -14,6 +14,7 @@ nothing else that runs.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,13 @@ from torch import Tensor
 from scalewright.spec.errors import UserError
 
 COLDEST = 1e-6  # a temperature; logits divided by less may overflow fp32
+
+
+def seed_at(seed: int, *place: int) -> int:
+    """The seed of one text of several: `seed` itself at (0, 0), elsewhere 63 bits of SHA-256, far from other seeds'."""
+    if not any(place):
+        return seed
+    return int.from_bytes(hashlib.sha256(",".join(map(str, (seed, *place))).encode()).digest()[:8]) >> 1
 
 
 @dataclass(frozen=True)
@@ -42,24 +50,24 @@ class Sampling:
     def __post_init__(self) -> None:
         if not (self.temperature == 0 or COLDEST <= self.temperature < float("inf")):
             how = f"use 0 (the most likely token), or {COLDEST} or more"
-            raise UserError(f"temperature is {self.temperature}", "generate", how)
+            raise UserError(f"temperature is {self.temperature}", "temperature", how)
         if not 0 <= self.seed < 1 << 63:  # torch takes 64 bits
-            raise UserError(f"seed is {self.seed}", "generate", "use a number from 0 to 2^63 - 1")
+            raise UserError(f"seed is {self.seed}", "seed", "use a number from 0 to 2^63 - 1")
         if self.top_k < 0:
-            raise UserError(f"top_k is {self.top_k}", "generate", "use 0 (all tokens) or more")
+            raise UserError(f"top_k is {self.top_k}", "top_k", "use 0 (all tokens) or more")
         if not 0 < self.top_p <= 1:
-            raise UserError(f"top_p is {self.top_p}", "generate", "use a number above 0, up to 1 (all tokens)")
+            raise UserError(f"top_p is {self.top_p}", "top_p", "use a number above 0, up to 1 (all tokens)")
         if not 0 <= self.min_p <= 1:
-            raise UserError(f"min_p is {self.min_p}", "generate", "use a number from 0 (all tokens) to 1")
+            raise UserError(f"min_p is {self.min_p}", "min_p", "use a number from 0 (all tokens) to 1")
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2 <= getattr(self, name) <= 2:
-                raise UserError(f"{name} is {getattr(self, name)}", "generate", "use a number from -2 to 2")
+                raise UserError(f"{name} is {getattr(self, name)}", name, "use a number from -2 to 2")
         if not 0.01 <= self.repetition_penalty <= 100:  # beyond it fp32 logits overflow
             how = "use a number from 0.01 to 100; 1 changes nothing"
-            raise UserError(f"repetition_penalty is {self.repetition_penalty}", "generate", how)
+            raise UserError(f"repetition_penalty is {self.repetition_penalty}", "repetition_penalty", how)
         for token, bias in self.logit_bias.items():
             if not (token >= 0 and -100 <= bias <= 100):
-                raise UserError(f"logit_bias of token {token} is {bias}", "generate", "use -100 to 100")
+                raise UserError(f"logit_bias of token {token} is {bias}", "logit_bias", "use -100 to 100")
 
     @property
     def greedy(self) -> bool:

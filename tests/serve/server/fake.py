@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -63,6 +64,7 @@ class Stats:
     generated_tokens: int = 0
     block_size: int = 16
     kv_tokens: int = 4096
+    max_model_len: int = 2048
     max_concurrency: int = 8
 
 
@@ -80,6 +82,7 @@ class FakeEngine:
 
     def __init__(self, seconds: float = 0.0, fails_at: int | None = None) -> None:
         self.loaded, self.seconds, self.fails_at = loaded(), seconds, fails_at
+        self.spec = SimpleNamespace(vocab_size=262)
         self.queue: deque[Running] = deque()
         self.running: list[Running] = []
         self.numbers, self.steps, self.cancelled = 0, 0, 0

@@ -11,9 +11,12 @@ from typing import Any
 import openai
 import pytest
 
+from scalewright.serve.chat import Chat
+from scalewright.serve.request import Request
+from scalewright.serve.sampling import Sampling, seed_at
 from scalewright.serve.server.template import ChatTemplate
 from scalewright.spec.errors import UserError
-from serve.server.fake import byte_tokenizer, serving
+from serve.server.fake import FakeEngine, byte_tokenizer, serving
 
 HELLO: Any = [{"role": "user", "content": "hey"}]
 
@@ -151,3 +154,39 @@ def test_a_damaged_template_is_named_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{% for %}")
     with pytest.raises(UserError, match="damaged chat template"):
         ChatTemplate(tmp_path)
+
+
+def test_turns_of_a_chat_in_the_terminal_have_seeds_of_their_own(tmp_path: Path) -> None:
+    """The first that of the chat; also those after /reset."""
+    seeds = list[int]()
+
+    class Noting(FakeEngine):
+        def add(self, request: Request) -> int:
+            seeds.append(request.sampling.seed)
+            return super().add(request)
+
+        def cancel(self, number: int) -> None:
+            assert self.idle
+
+    chat = Chat(Noting(), ChatTemplate(tmp_path), Sampling(seed=5), 3)  # type: ignore[arg-type]
+    for turn in range(4):
+        "".join(chat.answer("hello"))
+        if turn == 1:
+            chat.reset()
+    assert seeds == [seed_at(5, turn) for turn in range(4)]
+    assert seeds[0] == 5
+
+
+def test_no_tools_may_be_named(client: openai.OpenAI) -> None:
+    keys: Any = {"model": "tiny", "messages": HELLO, "max_tokens": 2, "temperature": 0}
+    none = {"tools": [], "tool_choice": "none", "parallel_tool_calls": False}
+    assert client.chat.completions.create(**keys, extra_body=none).choices[0].finish_reason == "length"
+    for key, value in (("tools", [{"type": "function"}]), ("tool_choice", "auto"), ("parallel_tool_calls", True)):
+        with pytest.raises(openai.BadRequestError, match="there are no tools") as caught:
+            client.chat.completions.create(**keys, extra_body={key: value})
+        assert caught.value.param == key
+
+
+def test_the_place_of_a_mistake_in_a_message(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"Invalid type for 'messages\[0\]\.role': expected a string"):
+        client.chat.completions.create(model="tiny", messages=[{"role": 5, "content": "a"}])  # type: ignore[list-item]

@@ -10,6 +10,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from scalewright.serve.sampling import seed_at
 from serve.server.fake import serving
 
 
@@ -77,9 +78,19 @@ def test_prompts_of_four_forms(client: openai.OpenAI) -> None:
 
 
 def test_choices_differ_by_their_seeds(client: openai.OpenAI) -> None:
-    answer = client.completions.create(model="tiny", prompt=["abc", "xyz"], n=2, max_tokens=3, seed=3)
-    assert [(each.index, each.text) for each in answer.choices] == [(0, "abc"), (1, "bca"), (2, "xyz"), (3, "yzx")]
-    assert answer.usage.prompt_tokens == 6
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    answer = client.completions.create(model="tiny", prompt=[letters, letters], n=2, max_tokens=3, seed=3)
+    texts = [each.text for each in answer.choices]
+    assert [each.index for each in answer.choices] == [0, 1, 2, 3]
+    assert texts == [(letters * 2)[n : n + 3] for n in (seed_at(3, j, i) % 26 for j in (0, 1) for i in (0, 1))]
+    assert (texts[0], len(set(texts))) == ("def", 4)
+    assert answer.usage.prompt_tokens == 52
+
+
+def test_prompts_without_a_seed_do_not_copy_each_other(client: openai.OpenAI) -> None:
+    prompt = [[*range(256)]] * 8
+    answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=1, logprobs=0)
+    assert len({tuple(each.logprobs.tokens) for each in answer.choices}) > 3  # by chance: below 256^-4
 
 
 def test_logprobs_and_echo(client: openai.OpenAI) -> None:
@@ -90,7 +101,31 @@ def test_logprobs_and_echo(client: openai.OpenAI) -> None:
     assert choice.logprobs.token_logprobs == [None, *2 * [math.log(0.25)], *2 * [math.log(0.5)]]
     assert choice.logprobs.top_logprobs[0] is None
     assert choice.logprobs.top_logprobs[3] == {"h": math.log(0.5), "g": math.log(0.25)}
-    assert choice.logprobs.text_offset[:2] == [0, 1]
+    assert choice.logprobs.text_offset == [0, 1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("prompt", ["é😀a", list("é😀a".encode())], ids=["text", "tokens"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_offsets_point_into_the_text(client: openai.OpenAI, prompt: object, stream: bool) -> None:
+    """Of tokens within a character to its beginning; also in what is written, and behind a special token."""
+    keys = {"prompt": prompt, "max_tokens": 7, "temperature": 0, "logprobs": 0, "echo": True, "stream": stream}
+    answer = client.completions.create(model="tiny", **keys)  # type: ignore[call-overload]
+    choices = [part.choices[0] for part in answer] if stream else answer.choices
+    assert "".join(choice.text for choice in choices) == "é😀aé😀a"
+    offsets = [offset for choice in choices if choice.logprobs for offset in choice.logprobs.text_offset]
+    assert offsets == [0, 0, 1, 1, 1, 1, 2, 3, 3, 4, 4, 4, 4, 5]
+
+
+def test_offsets_count_special_tokens_where_the_text_has_them(client: openai.OpenAI) -> None:
+    keys = {"max_tokens": 0, "logprobs": 0, "echo": True}
+    for prompt, text, offsets in (("<|user|>ab", "<|user|>ab", [0, 8, 9]), ([257, 97, 98], "ab", [0, 0, 1])):
+        (choice,) = client.completions.create(model="tiny", prompt=prompt, **keys).choices  # type: ignore[call-overload]
+        assert (choice.text, choice.logprobs.text_offset) == (text, offsets)
+
+
+def test_an_echo_of_nothing_has_no_tokens(client: openai.OpenAI) -> None:
+    (choice,) = client.completions.create(model="tiny", prompt="", max_tokens=0, logprobs=0, echo=True).choices
+    assert (choice.text, choice.logprobs.tokens, choice.logprobs.text_offset) == ("", [], [])
 
 
 def test_an_echo_alone_scores_a_text(client: openai.OpenAI) -> None:
@@ -132,6 +167,15 @@ def test_more_than_openai_s_keys(client: openai.OpenAI) -> None:
         ({"max_tokens": 100_000}, "too long"),
         ({"n": 2, "best_of": 3}, "best_of must be n"),
         ({"stop": ""}, "at least 1 character"),
+        ({"logit_bias": {"262": 1}}, "logit_bias: token 262 is outside the model's vocabulary of 262"),
+        ({"max_tokens": True}, "Invalid type for 'max_tokens': expected an integer"),
+        ({"prompt": [1.5]}, "Invalid type for 'prompt': expected a string, a list of strings, a list of token ids"),
+        ({"stop": 5}, "Invalid type for 'stop': expected a string or a list"),
+        ({"n": 0}, "n: it should be greater than or equal to 1"),
+        ({"logprobs": True}, "logprobs.*integer"),
+        ({"temperature": True}, "temperature.*number"),
+        ({"seed": 1 << 63}, "seed.*less than 9223372036854775808"),
+        ({"seed": -(1 << 63) - 1}, "seed.*greater than or equal to -9223372036854775808"),
         ({"logit_bias": {"x": 1}}, "valid integer"),
         ({"extra_body": {"beam_width": 4}}, "beam_width: this key isn't taken here"),
         ({"extra_body": {"max_token": 4}}, "did you mean max_tokens"),
@@ -174,3 +218,21 @@ def test_json_by_a_schema_and_a_pattern(client: openai.OpenAI) -> None:
     assert answer.choices[0].text == "xyy"
     with pytest.raises(openai.BadRequestError, match="no grammar can be made of it"):
         client.completions.create(model="tiny", prompt="a", extra_body={"guided_regex": "("})
+
+
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [("guided_regex", "("), ("guided_json", {"type": "nothing"}), ("top_p", 0), ("temperature", -1), ("min_p", 2),
+     ("frequency_penalty", 3), ("logit_bias", {"5": 300}), ("prompt", 5), ("top_k", -2)],
+)  # fmt: skip
+def test_the_param_of_a_mistake(client: openai.OpenAI, param: str, value: object) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="tiny", prompt="a", extra_body={param: value})
+    assert caught.value.param == param
+
+
+def test_keys_that_say_nothing_are_taken(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="tiny", prompt="abc", suffix="", max_tokens=3, temperature=0, extra_body={"top_k": -1}
+    )
+    assert (answer.choices[0].text, answer.usage.prompt_tokens) == ("abc", 3)

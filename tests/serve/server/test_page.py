@@ -42,6 +42,7 @@ def test_the_page_fetches_nothing_from_elsewhere() -> None:
     assert "connect-src 'self'" in text
     assert "<model>" not in text
     assert 'id="key"' in text
+    assert "Type the API key into the field at the top." in text
     assert 'id="key"' not in page_text("m", True, False)
     assert "no chat template" in page_text("m", False, False)
 

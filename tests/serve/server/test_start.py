@@ -8,16 +8,20 @@ import os
 import re
 import signal
 import socket
+import sys
+import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
+from scalewright.serve.request import Update
 from scalewright.serve.server.calls import Limits
-from scalewright.serve.server.start import listening, serve
-from scalewright.spec.errors import UserError
+from scalewright.serve.server.start import listening, model_name, serve
+from scalewright.spec.errors import RunError, UserError
 from serve.server.fake import FakeEngine
 from serve.server.test_load import send, wait
 
@@ -27,7 +31,12 @@ TEXT = "a text of 24 characters "
 def _serve(folder: Path, pipe: Connection) -> None:
     """In a process of its own, in the main thread, as the command does."""
     os.setpgid(0, 0)
-    serve(FakeEngine(seconds=0.02), folder, "127.0.0.1", 0, None, Limits(), lambda url, name: pipe.send((url, name)))
+    engine: Any = FakeEngine(seconds=0.02)
+    try:
+        serve(engine, folder, "127.0.0.1", 0, None, Limits(), lambda url, name: pipe.send((url, name)))
+    except RunError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 class Served:
@@ -70,10 +79,12 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
     assert served.process.exitcode == 0
 
 
-def test_the_second_signal_does_not_wait(tmp_path: Path) -> None:
+def test_the_second_signal_does_not_wait(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It tells all who wait, and ends with 1 and one line."""
     served = Served(tmp_path)
     body = json.dumps({"prompt": TEXT * 40, "max_tokens": 2800, "temperature": 0, "stream": True}).encode()
     host, port = served.url.removeprefix("http://").split(":")
+    waits = send(served.url, prompt=TEXT * 40, max_tokens=2800)
     with socket.create_connection((host, int(port))) as connection:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
@@ -81,8 +92,16 @@ def test_the_second_signal_does_not_wait(tmp_path: Path) -> None:
         for _ in range(2):
             served.signal(signal.SIGINT)
             time.sleep(0.3)
+        stream, whole = (b"".join(iter(lambda c=c: c.recv(1 << 16), b"")).decode() for c in (connection, waits))  # type: ignore[misc]
         served.process.join(10)
-    assert not served.process.is_alive()
+    assert served.process.exitcode == 1
+    error = '{"error":{"message":"the server was stopped meanwhile","type":"server_error","param":null,"code":null}}'
+    assert f"data: {error}" in stream
+    assert "data: [DONE]" in stream
+    assert whole.startswith("HTTP/1.1 503")
+    assert error in whole
+    err = capfd.readouterr().err
+    assert err == "stopped by a second signal: 2 requests had no answer yet\n"
 
 
 def test_an_idle_server_ends_at_once(tmp_path: Path) -> None:
@@ -103,3 +122,25 @@ def test_addresses_that_cannot_be_taken() -> None:
             listening("127.0.0.1", port)
     with pytest.raises(UserError, match=r"cannot listen at 192\.0\.2\.1:0"):  # an address of documentation (RFC 5737)
         listening("192.0.2.1", 0)
+
+
+def test_a_rank_that_died_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """No traceback: the error names the process."""
+
+    class Torn(FakeEngine):
+        def step(self) -> list[Update]:
+            raise RunError("rank 1 of --tp (process 7) was ended by SIGKILL")
+
+    def ask(url: str, name: str) -> None:
+        threading.Thread(target=lambda: answers.append(send(url, prompt="a")), daemon=True).start()
+
+    answers: list[socket.socket] = []
+    engine: Any = Torn()
+    with pytest.raises(RunError, match=r"^rank 1 of --tp \(process 7\) was ended by SIGKILL; the engine failed$"):
+        serve(engine, tmp_path, "127.0.0.1", 0, None, Limits(), ask)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_the_name_of_what_is_served(tmp_path: Path) -> None:
+    assert model_name(tmp_path / "mine") == "mine"
+    assert model_name(tmp_path / "mine" / "checkpoints" / "step-00000010") == "mine"

@@ -70,14 +70,16 @@ def test_a_run_is_served_exactly(run: Path, tmp_path: Path) -> None:
         3,
         "--api-key",
         f"@{tmp_path / 'key'}",
+        "--served-model-name",
+        "mine",
     )
     with served(run, *flags) as (process, line):
         block = 64 * 2 * 3 * 2 * 8 * 4  # tokens, keys and values, layers, KV heads, their width, bytes
         tokens = int(0.05 * 2**30 // block) * 64
-        assert line == {"url": line["url"], "model": "tiny", "kv_tokens": tokens, "max_concurrency": 4}
+        assert line == {"url": line["url"], "model": "mine", "kv_tokens": tokens, "max_concurrency": 4}
         with httpx2.Client(base_url=line["url"], headers={"Authorization": "Bearer sk-1"}) as client:
             body = {
-                "model": "tiny",
+                "model": "mine",
                 "prompt": ["To be", "or not", "é", "a b c", "more"],
                 "max_tokens": 12,
                 "temperature": 0,

@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-from scalewright.cli.options import DTYPES, Device, Json, NoVerify, TrustCode, argument, check_device, choice, flag
+from scalewright.cli.options import (
+    DTYPES,
+    Device,
+    Json,
+    NoVerify,
+    TrustCode,
+    argument,
+    check_device,
+    choice,
+    flag,
+    option,
+)
 from scalewright.cli.output import only_answer, print, print_exact, print_json
 from scalewright.spec.common.formatting import counted
 from scalewright.spec.common.heartbeat import Heartbeat
@@ -16,7 +27,7 @@ from scalewright.spec.common.heartbeat import Heartbeat
 
 def generate(
     model: Annotated[Path, argument("MODEL", "A run's folder, a checkpoint or a Hugging Face folder.")],
-    prompt: Annotated[str, flag("The text to continue.")] = "",
+    prompt: Annotated[str | None, option("TEXT", "The text to continue; - reads it from stdin.", "--prompt")] = None,
     max_tokens: Annotated[
         int, flag("How many tokens to write at most.", "--max-tokens", "--max-new-tokens", min=1)
     ] = 128,
@@ -33,23 +44,30 @@ def generate(
 ) -> None:
     """Continue a prompt with what was trained."""
     shown: list[str] = []
+    text = sys.stdin.read() if prompt == "-" else prompt or ""
 
     def show(piece: str) -> None:
         heart.now("")
         shown.append(piece)
         print_exact(piece)
 
+    def begin() -> None:
+        if prompt is None:
+            print("no --prompt: the model writes the beginning of a text", file=sys.stderr)
+        if not json:
+            show(text)
+
     check_device(device)
     with only_answer(json), Heartbeat("loading the model") as heart, _line_ended(shown):
         from scalewright.serve.generate import generate_text
 
         answer = generate_text(
-            str(model), prompt, max_new_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
+            str(model), text, max_new_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
             stop=tuple(stop or ()), device=device, dtype=dtype, stream=None if json else show, trust_code=trust_code,
-            verify=not no_verify, on_loaded=None if json else lambda: show(prompt),
+            verify=not no_verify, on_loaded=begin,
         )  # fmt: skip
     if json:
-        print_json({"prompt": prompt, **vars(answer)})
+        print_json({"prompt": text, **vars(answer)})
         return
     print(f"{counted(len(answer.tokens), 'tokens')}, {answer.tokens_per_s:.0f} tokens/s", file=sys.stderr)
 

@@ -30,6 +30,9 @@ def serve(
     model: Annotated[Path, argument("MODEL", "A run's folder, a checkpoint or a Hugging Face folder.")],
     host: Annotated[str, flag("Who may ask: 127.0.0.1 is this machine alone.")] = "127.0.0.1",
     port: Annotated[int, flag("0: any free port.", min=0, max=65535)] = 8000,
+    served_model_name: Annotated[
+        str | None, option("NAME", "That requests give; the run's or the folder's.", "--served-model-name")
+    ] = None,
     api_key: Annotated[
         str | None, option("KEY", "That requests must have; @FILE: the first line of a file.", "--api-key")
     ] = None,
@@ -69,6 +72,9 @@ def serve(
             draft=draft, draft_tokens=draft_tokens, tp=tp, trust_code=trust_code, verify=not no_verify,
         )  # fmt: skip
     stats = engine.stats()
+    if stats.max_model_len < stats.kv_tokens and engine.spec.positions != "learned":
+        longer = f"longer requests are computed too, up to the cache's {stats.kv_tokens:,}, and may be worse"
+        print(f"warning: the model was made for {stats.max_model_len:,} tokens; {longer}", file=sys.stderr)
     if host not in LOCAL and key is None:
         print(f"warning: everybody who reaches {host} may ask: give --api-key", file=sys.stderr)
 
@@ -87,7 +93,7 @@ def serve(
         )
 
     try:
-        start(engine, model, host, port, key, Limits(max_queue, timeout), ready)
+        start(engine, model, host, port, key, Limits(max_queue, timeout), ready, served_model_name)
     finally:
         with contextlib.suppress(RuntimeError):  # a rank may be gone
             engine.close()

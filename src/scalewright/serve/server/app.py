@@ -48,7 +48,7 @@ def make_app(calls: Calls, host: str = "127.0.0.1", api_key: str | None = None) 
 
     async def models(call: Call) -> Response:
         card = {"id": calls.name, "object": "model", "created": 0, "owned_by": "scalewright",
-                "max_model_len": calls.started.stats.kv_tokens}  # fmt: skip
+                "max_model_len": calls.started.stats.max_model_len}  # fmt: skip
         if (wanted := call.path_params.get("name")) is None:
             return Json({"object": "list", "data": [card]})
         if wanted != calls.name:

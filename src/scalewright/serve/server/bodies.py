@@ -6,16 +6,18 @@ A key that would be ignored is refused instead: the answer would not be the one 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
+from pydantic_core import ErrorDetails
 
-from scalewright.serve.sampling import Sampling
+from scalewright.serve.sampling import Sampling, seed_at
 
 LONGEST = 1 << 20  # tokens to write
 Token = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
-Choices = Annotated[int, Field(ge=1, le=128)]
+Choices = Annotated[StrictInt, Field(ge=1, le=128)]
 
 
 class Body(BaseModel):
@@ -61,15 +63,15 @@ class Written(Body):
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    seed: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
+    seed: Annotated[StrictInt, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    temperature: StrictFloat | None = None
+    top_p: StrictFloat | None = None
+    presence_penalty: StrictFloat | None = None
+    frequency_penalty: StrictFloat | None = None
+    logit_bias: dict[int, StrictFloat] | None = None
+    top_k: Annotated[StrictInt, Field(ge=-1)] | None = None  # -1 as 0: all tokens
+    min_p: StrictFloat | None = None
+    repetition_penalty: StrictFloat | None = None
     response_format: ResponseFormat | None = None
     guided_json: dict[str, Any] | None = None
     guided_regex: str | None = None
@@ -104,15 +106,15 @@ class Written(Body):
         """The stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
-    def sampling(self, choice: int, drawn: int) -> Sampling:
-        """That of one choice; `drawn` is the seed of a body without one. Raises UserError."""
+    def sampling(self, drawn: int, prompt: int, choice: int) -> Sampling:
+        """That of one choice of one prompt; `drawn` is the seed of a body without one. Raises UserError."""
         keys = (
-            "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+            "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
             "logit_bias",
         )  # fmt: skip
         given = {key: value for key in keys if (value := getattr(self, key)) is not None}
-        seed = drawn if self.seed is None else self.seed % (1 << 62)
-        return Sampling(seed=seed + choice, **given)
+        seed = drawn if self.seed is None else self.seed % (1 << 63)
+        return Sampling(seed=seed_at(seed, prompt, choice), top_k=max(0, self.top_k or 0), **given)
 
 
 class Completion(Written):
@@ -120,13 +122,14 @@ class Completion(Written):
 
     prompt: str | list[Token] | list[str] | list[list[Token]] = ""
     suffix: str | None = None
-    max_tokens: Annotated[int, Field(ge=0, le=LONGEST)] | None = 16
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=0, le=LONGEST)] | None = 16
+    logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     echo: StrictBool | None = None
-    best_of: int | None = None
+    best_of: StrictInt | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Completion:
+        self.suffix = self.suffix or None  # an empty one fills no gap
         if self.best_of not in (None, self.n or 1):
             raise ValueError("best_of must be n: all that is written is returned")
         if self.suffix is not None and self.echo:
@@ -149,11 +152,14 @@ class Chat(Written):
     """/v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=1, le=LONGEST)] | None = None
+    max_completion_tokens: Annotated[StrictInt, Field(ge=1, le=LONGEST)] | None = None
     logprobs: StrictBool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None  # and those below: as clients say "none"
+    tool_choice: Literal["none"] | None = None
+    parallel_tool_calls: Literal[False] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Chat:
@@ -180,6 +186,37 @@ class Detokenize(Body):
     """/detokenize."""
 
     tokens: list[Token]
+
+
+KINDS = {
+    "string_type": "a string", "int_type": "an integer", "int_from_float": "an integer",
+    "float_type": "a number", "bool_type": "true or false", "list_type": "a list", "dict_type": "an object",
+    "model_type": "an object", "model_attributes_type": "an object",
+}  # fmt: skip
+EXPECTED = {"prompt": "a string, a list of strings, a list of token ids, or a list of such lists"}
+NO_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
+
+
+def mistake(errors: Sequence[ErrorDetails]) -> tuple[str | None, str]:
+    """The first key that is wrong, None for the body as a whole, and what is wrong with it, as OpenAI words it."""
+    param = str(errors[0]["loc"][0]) if errors[0]["loc"] else None
+    mine = [each for each in errors if (str(each["loc"][0]) if each["loc"] else None) == param]
+    if param in NO_TOOLS:
+        return param, f"{param}: this key isn't taken here: there are no tools"
+    other = [each["msg"].removeprefix("Value error, ") for each in mine if each["type"] not in KINDS]
+    if other:
+        message = " or ".join([*dict.fromkeys(other)][:3]).replace("Input should be", "it should be")
+        return param, f"{param}: {message}" if param else message
+    expected = EXPECTED.get(param or "") or " or ".join(dict.fromkeys(KINDS[each["type"]] for each in mine))
+    return param, f"Invalid type for '{_place(mine[0])}': expected {expected}"
+
+
+def _place(error: ErrorDetails) -> str:
+    """`messages[0].role`, `n`; without pydantic's names of a union's kinds."""
+    first, *rest = error["loc"] or ("the body",)
+    if first == "messages" and rest:
+        return f"messages[{rest[0]}]" + "".join(f".{part}" for part in rest[1:2])
+    return str(first)
 
 
 def drawn_seed() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from starlette.responses import Response
 from scalewright.serve.engine import Engine
 from scalewright.serve.grammar import Grammars
 from scalewright.serve.request import Grammar, Request, Update
-from scalewright.serve.server.bodies import Body, Chat, Completion, Detokenize, Tokenize, Written, drawn_seed
+from scalewright.serve.server.bodies import Body, Chat, Completion, Detokenize, Tokenize, Written, drawn_seed, mistake
 from scalewright.serve.server.infill import infill
 from scalewright.serve.server.metrics import Metrics
 from scalewright.serve.server.reply import Events, Failure, Json, late, until_gone
@@ -93,16 +93,13 @@ class Calls:
         """/tokenize."""
         body = await self._read(call, Tokenize)
         ids = await to_thread.run_sync(self._tokens, body)
-        return Json({"tokens": ids, "count": len(ids), "max_model_len": self.started.stats.kv_tokens})
+        return Json({"tokens": ids, "count": len(ids), "max_model_len": self.started.stats.max_model_len})
 
     async def detokenize(self, call: Call) -> Response:
         """/detokenize."""
         body = await self._read(call, Detokenize)
-        try:
-            text = await to_thread.run_sync(self.loaded.decode, body.tokens)
-        except (OverflowError, ValueError) as error:
-            raise Failure(400, str(error), "tokens") from None
-        return Json({"prompt": text})
+        self._known(body.tokens, "tokens")
+        return Json({"prompt": await to_thread.run_sync(self.loaded.decode, body.tokens)})
 
     async def picture(self, call: Call) -> Response:
         """/picture: the batch and the blocks as they are, and the steps after `since`, for the page."""
@@ -144,29 +141,31 @@ class Calls:
         return body
 
     def _completion(self, body: Completion) -> Work:
+        self._known(body.logit_bias or (), "logit_bias")
         drop, stop_ids = body.max_tokens == 0, None
-        prompts: list[tuple[list[int], str]]
+        prompts: list[tuple[list[int], str, list[int]]]
         if body.suffix is None:
             prompts = [self._prompt(each) for each in _several(body.prompt)]
         elif isinstance(body.prompt, str):
             ids, stop_ids = infill(self.loaded, body.prompt, body.suffix)
-            prompts = [(ids, "")]
+            prompts = [(ids, "", ids)]
         else:
             raise Failure(400, "suffix needs a prompt that is one string", "suffix")
         grammar, drawn, n = self._grammar(body), drawn_seed(), body.n or 1
         self._fits(len(prompts) * n)
         requests, shapes = [], []
-        for number, (ids, text) in enumerate(prompts):
+        for number, (ids, text, shown) in enumerate(prompts):
             for choice in range(n):
                 requests.append(Request(
-                    ids, body.max_tokens or (1 if drop else 16), body.sampling(choice, drawn), body.stops, stop_ids,
-                    body.logprobs, bool(body.echo) and body.logprobs is not None, grammar(),
+                    ids, body.max_tokens or (1 if drop else 16), body.sampling(drawn, number, choice), body.stops,
+                    stop_ids, body.logprobs, bool(body.echo) and body.logprobs is not None, grammar(),
                 ))  # fmt: skip
-                echo = (text, ids) if body.echo else None
+                echo = (text, shown) if body.echo else None
                 shapes.append(CompletionShape(self._texts, number * n + choice, body.logprobs, echo))
-        return Work(requests, shapes, sum(len(ids) for ids, _ in prompts), drop)
+        return Work(requests, shapes, sum(len(ids) for ids, *_ in prompts), drop)
 
     def _chat(self, body: Chat) -> Work:
+        self._known(body.logit_bias or (), "logit_bias")
         messages = [message.model_dump() for message in body.messages]
         ids = self._raw(self.template.render(messages, body.chat_template_kwargs))
         grammar, drawn, n = self._grammar(body), drawn_seed(), body.n or 1
@@ -176,16 +175,17 @@ class Calls:
         top = (body.top_logprobs or 0) if logprobs else None
         ends = self.template.ends(self.loaded)
         requests = [
-            Request(ids, tokens, body.sampling(choice, drawn), body.stops, ends, logprobs=top, grammar=grammar())
+            Request(ids, tokens, body.sampling(drawn, 0, choice), body.stops, ends, logprobs=top, grammar=grammar())
             for choice in range(n)
         ]
         return Work(requests, [ChatShape(self._texts, choice, logprobs) for choice in range(n)], len(ids))
 
-    def _prompt(self, prompt: str | list[int]) -> tuple[list[int], str]:
-        """Tokens and text."""
+    def _prompt(self, prompt: str | list[int]) -> tuple[list[int], str, list[int]]:
+        """Tokens, and what an echo has of them: the text, its tokens. An empty text's beginning isn't part of it."""
         if isinstance(prompt, str):
-            return self.loaded.encode(prompt), prompt
-        return prompt, self.loaded.decode(prompt)
+            ids = self.loaded.encode(prompt)
+            return ids, prompt, ids if prompt else []
+        return prompt, self.loaded.decode(prompt), prompt
 
     def _tokens(self, body: Tokenize) -> list[int]:
         if body.messages is not None:
@@ -203,8 +203,14 @@ class Calls:
             return lambda: None
         self._grammars = self._grammars or Grammars(self.loaded)
         if body.guided_regex is not None:
-            return self._grammars.regex(body.guided_regex)
-        return self._grammars.json(body.grammar or {})
+            return self._grammars.regex(body.guided_regex, "guided_regex")
+        return self._grammars.json(body.grammar or {}, "response_format" if body.guided_json is None else "guided_json")
+
+    def _known(self, tokens: Iterable[int], param: str) -> None:
+        """Raises Failure for a token that the model doesn't have."""
+        size = self.engine.spec.vocab_size
+        if (beyond := next((token for token in tokens if not 0 <= token < size), None)) is not None:
+            raise Failure(400, f"{param}: token {beyond} is outside the model's vocabulary of {size:,}", param)
 
     def _fits(self, count: int) -> None:
         if count > self.limits.max_queue:
@@ -213,12 +219,12 @@ class Calls:
 
     async def _answer(self, call: Call, body: Completion | Chat, work: Work) -> Response:
         try:
-            ticket = await self.started.submit(work.requests)
+            ticket = await self.started.submit(work.requests, work.drop)
         except Full:
             message = f"{self.limits.max_queue} requests are waiting already: try again in a second"
             raise Failure(429, message, code="rate_limit_exceeded") from None
         except Broken:
-            raise Failure(500, "the engine has failed") from None
+            raise self._broken() from None
         kinds = work.shapes[0]
         head: dict[str, Any] = {"id": f"{'chatcmpl' if isinstance(body, Chat) else 'cmpl'}-{uuid.uuid4().hex}"}
         head |= {"object": kinds.kind, "created": int(time.time()), "model": self.name}
@@ -235,10 +241,15 @@ class Calls:
                 choices = [shape.whole(part) for shape, part in zip(work.shapes, chunks, strict=True)]
                 return Json({**head, "choices": choices, "usage": _usage(work, ticket)})
         except Broken:
-            raise Failure(500, "the engine has failed") from None
+            raise self._broken() from None
         finally:
             self.started.close(ticket)
         raise late(self.limits.timeout)
+
+    def _broken(self) -> Failure:
+        if self.started.cut:
+            return Failure(503, self.started.why)
+        return Failure(500, "the engine has failed")
 
     async def _collect(self, work: Work, ticket: Ticket) -> list[list[dict[str, Any]]]:
         chunks: list[list[dict[str, Any]]] = [[] for _ in work.shapes]
@@ -258,7 +269,7 @@ class Calls:
                 for chunk in _chunks(work, index, update):
                     yield {**head, "choices": [chunk], **more}
         except Broken:
-            yield Failure(500, "the engine has failed").body
+            yield self._broken().body
             return
         if usage:
             yield {**head, "choices": [], "usage": _usage(work, ticket)}
@@ -288,12 +299,9 @@ def _several(prompt: str | list[int] | list[str] | list[list[int]]) -> Sequence[
 def _invalid(error: ValidationError, kind: type[Body]) -> Failure:
     """The first key that is wrong, with all that it may be."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
-    param = str(errors[0]["loc"][0]) if errors[0]["loc"] else None
-    mine = [each for each in errors if (str(each["loc"][0]) if each["loc"] else None) == param]
-    words = dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in mine)
-    message = " or ".join([*words][:3])
-    if mine[0]["type"] == "extra_forbidden":
+    param, message = mistake(errors)
+    if errors[0]["type"] == "extra_forbidden":
         param = ".".join(map(str, errors[0]["loc"]))
         near = nearest(param, kind.model_fields, 1)
-        message = "this key isn't taken here" + (f": did you mean {near[0]}?" if near else "")
-    return Failure(400, f"{param}: {message}" if param else message, param)
+        message = f"{param}: this key isn't taken here" + (f": did you mean {near[0]}?" if near else "")
+    return Failure(400, message, param)

@@ -19,6 +19,7 @@ from typing import Any
 from scalewright.serve.engine import Engine, Stats
 from scalewright.serve.request import Request, Update
 from scalewright.serve.server.watch import Watch
+from scalewright.spec.errors import RunError
 
 
 class Full(Exception):
@@ -26,14 +27,14 @@ class Full(Exception):
 
 
 class Broken(Exception):
-    """The engine raised; nothing more comes of it."""
+    """The engine raised, or a second signal ended it; nothing more comes of it."""
 
 
 class Ticket:
     """The requests of one call, and what comes of them: `async for index, update in ticket.updates()`."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
-        self.requests = requests
+    def __init__(self, requests: Sequence[Request], scores: bool = False) -> None:
+        self.requests, self.scores = requests, scores  # scores: the prompts' alone are asked for
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queue: asyncio.Queue[tuple[int, Update] | None] = asyncio.Queue()  # None: the engine broke
         self.numbers: list[int] = []  # the engine's, in the order of `requests`; the thread's alone
@@ -63,6 +64,8 @@ class Runner:
 
     def __init__(self, engine: Engine, max_queue: int, observe: Callable[[Ticket, int, Update], None]) -> None:
         self.max_queue, self.draining, self.broken = max_queue, False, False
+        self.why = ""  # it is broken, where that is known
+        self.cut = 0  # requests that a second signal threw away
         self.tickets: set[Ticket] = set()
         self.stats = engine.stats()  # after the last step
         self._observe = observe  # is called with every update that is delivered
@@ -75,13 +78,13 @@ class Runner:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
-    async def submit(self, requests: Sequence[Request]) -> Ticket:
+    async def submit(self, requests: Sequence[Request], scores: bool = False) -> Ticket:
         """All of them, or none; raises Full, Broken, or the UserError of `Engine.add`."""
         if self.broken:
             raise Broken
         if sum(ticket.waiting for ticket in self.tickets) + len(requests) > self.max_queue:
             raise Full
-        ticket = Ticket(requests)
+        ticket = Ticket(requests, scores)
         self.tickets.add(ticket)
         self._inbox.put(lambda: self._add(ticket))
         try:
@@ -111,6 +114,11 @@ class Runner:
         self._inbox.put(lambda: self._tell(settle, self._watch.picture(self._engine, since)))
         return await answer
 
+    def cut_off(self) -> None:
+        """Ends all that runs, unfinished."""
+        self.cut, self.why = sum(len(ticket.unfinished) for ticket in self.tickets), "the server was stopped meanwhile"
+        self._break()
+
     def stop(self) -> None:
         """Ends the thread after its step."""
         self._inbox.put(None)
@@ -128,6 +136,9 @@ class Runner:
                 updates = self._engine.step()
                 self._watch.note(began, self._engine, self._prompts)
                 self._tell(self._deliver, [(*self._owner(update), update) for update in updates], self._engine.stats())
+        except RunError as error:  # known: no traceback
+            self.why = str(error)
+            self._tell(self._break)
         except BaseException:
             self._tell(self._break)
             raise  # its traceback goes to stderr: threading.excepthook

@@ -8,6 +8,7 @@ A token's text is that of its bytes; of part of a character it is `bytes:\\xe2\\
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +26,9 @@ class TokenTexts:
         tokenizer = loaded.tokenizer
         document = json.loads(tokenizer.to_str())
         self._by_bytes = '"ByteLevel"' in json.dumps([document.get("decoder"), document.get("pre_tokenizer")])
-        self._added = {token["id"]: token["content"] for token in document.get("added_tokens", ())}
+        added = document.get("added_tokens", ())
+        self._added = {token["id"]: token["content"] for token in added}
+        self.special = {token["id"] for token in added if token.get("special")}
         self._name = tokenizer.id_to_token
         self._byte = {letter: byte for byte, letter in byte_letters().items()}
 
@@ -64,7 +67,8 @@ class CompletionShape:
     def __init__(self, texts: TokenTexts, index: int, top: int | None, echo: tuple[str, Sequence[int]] | None) -> None:
         self._texts, self._index, self._top = texts, index, top
         self._echo = echo  # the prompt, until it is written
-        self._offset = 0  # characters of the tokens so far
+        self._offset = 0  # whole characters of the tokens so far
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # keeps the bytes of one that isn't whole
 
     def opening(self) -> list[dict[str, Any]]:
         """Chunks before the first token."""
@@ -73,14 +77,15 @@ class CompletionShape:
     def chunks(self, update: Update, drop: bool = False) -> list[dict[str, Any]]:
         """What an update writes; `drop`: its tokens were never asked for, an echo was."""
         text, logprobs, tokens = "" if drop else update.text, [] if drop else list(update.logprobs), []
-        prompt: list[Logprob | None] = []
+        prompt, given = list[Logprob | None](), ""
         if self._echo is not None and (update.tokens or update.finished):
-            text, tokens = self._echo[0] + text, list(self._echo[1])
-            prompt, self._echo = list(update.prompt_logprobs or []), None
+            given, ids = self._echo
+            text, prompt, self._echo = given + text, list(update.prompt_logprobs or []), None
+            tokens = list(ids)
         reason = ("length" if drop else REASONS[update.finished]) if update.finished else None
         if not (text or logprobs or prompt or reason):
             return []
-        shown = None if self._top is None else self._logprobs(tokens, prompt, logprobs)
+        shown = None if self._top is None else self._logprobs(given, tokens, prompt, logprobs)
         return [{"index": self._index, "text": text, "logprobs": shown, "finish_reason": reason}]
 
     def whole(self, chunks: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -95,9 +100,9 @@ class CompletionShape:
         return {"index": self._index, "text": text, "logprobs": shown, "finish_reason": chunks[-1]["finish_reason"]}
 
     def _logprobs(
-        self, tokens: Sequence[int], prompt: Sequence[Logprob | None], written: Sequence[Logprob]
+        self, given: str, tokens: Sequence[int], prompt: Sequence[Logprob | None], written: Sequence[Logprob]
     ) -> dict[str, list[Any]]:
-        """A prompt's first token has no probability."""
+        """A prompt's first token has no probability; an offset is where a token's character begins in the text."""
         rows: list[tuple[int, Logprob | None]] = [
             (token, prompt[n] if n < len(prompt) else None) for n, token in enumerate(tokens)
         ]
@@ -110,7 +115,8 @@ class CompletionShape:
             top = None if each is None else {self._texts.text(t): value for t, value in (*each.top, each[:2])}
             shown["top_logprobs"].append(top if self._top else None)
             shown["text_offset"].append(self._offset)
-            self._offset += len(self._texts.of(token).decode(errors="ignore"))
+            if token not in self._texts.special or (given and given.startswith(text, self._offset)):
+                self._offset += len(self._decoder.decode(self._texts.of(token)))
         return shown
 
 

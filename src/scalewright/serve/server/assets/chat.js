@@ -13,7 +13,9 @@ paint();
 
 // ---- asking
 const headers = () => ({ "Content-Type": "application/json", ...($("key")?.value ? { Authorization: `Bearer ${$("key").value}` } : {}) });
+const locked = () => $("key") && !$("key").value && "Type the API key into the field at the top.";
 async function* events(path, body, signal) {
+  if (locked()) throw new Error(locked());
   const answer = await fetch(path, { method: "POST", headers: headers(), body: JSON.stringify(body), signal });
   if (!answer.ok) throw new Error((await answer.json()).error.message);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -149,6 +151,7 @@ const WINDOW_S = 30, seen = [], spans = new Map(), lanes = new Map();  // sample
 let picture = null;
 const colour = (number) => getComputedStyle(root).getPropertyValue(`--c${number % 8}`);
 async function poll() {
+  if (locked()) { $("status").textContent = locked(); return; }
   try {
     const answer = await fetch(`/picture?since=${picture?.now ?? 0}`, { headers: headers() });
     if (!answer.ok) throw new Error((await answer.json()).error.message);
