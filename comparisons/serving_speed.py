@@ -3,7 +3,7 @@
 python comparisons/serving_speed.py            30M and 125M parameters, fp32: some fifteen minutes
 python comparisons/serving_speed.py --quick    a tiny model, one round, no result file unless --out
 
-streams     tokens/s of 1 and 16 requests at once, of 16 one after the other, and of transformers' generate (batches
+streams     tokens/s of 1 and 16 requests at once, of some one after the other, and of transformers' generate (batches
             of 1 and 16); all in turns, ratios within a round
 prefix      time to the first token of a prompt whose first 90% the cache has, beside one that is new
 load        requests that arrive at random (Poisson) at several rates: time to the first token, and of each further
@@ -113,7 +113,7 @@ def streams(spec: ModelSpec, model: Decoder, prompt: int, new: int, rounds: int)
     ways: dict[str, Callable[[int], float]] = {
         "1 request": lambda seed: ours(1, 1, seed),
         "16 at once": lambda seed: ours(STREAMS, STREAMS, seed),
-        "16, one after the other": lambda seed: ours(STREAMS, 1, seed),
+        "one after the other": lambda seed: ours(STREAMS // 4, 1, seed),
     }
     if theirs is not None:
         ways["transformers, 1"] = lambda seed: of_them(1, seed)
@@ -124,7 +124,7 @@ def streams(spec: ModelSpec, model: Decoder, prompt: int, new: int, rounds: int)
     for turn in range(rounds):
         for place, name in enumerate(list(ways)[:: 1 if turn % 2 else -1]):
             rates[name].append(ways[name](turn * len(ways) + place))
-    pairs = [("16 at once", "16, one after the other"), ("1 request", "transformers, 1")]
+    pairs = [("16 at once", "one after the other"), ("1 request", "transformers, 1")]
     pairs.append(("16 at once", "transformers, batch of 16"))
     ratios = {
         f"{a} / {b}": spread([x / y for x, y in zip(rates[a], rates[b], strict=True)]).dump()
@@ -321,13 +321,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny model, one round")
     parser.add_argument("--threads", type=int, help="of every product (default: torch's)")
+    parser.add_argument("--models", nargs="+", choices=list(SHAPES), default=["30M", "125M"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--vllm", type=Path, help="the command `vllm` of an environment with its CPU build")
     parser.add_argument("--out", type=Path, help="the result's folder")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    title, names = "Serving on a CPU", ["tiny"] if options.quick else ["30M", "125M"]
+    title, names = "Serving on a CPU", ["tiny"] if options.quick else options.models
     result = None
     if options.out or not options.quick:
         result = Result("serving-speed", title, facts(), options.out)
@@ -342,7 +343,7 @@ def main() -> None:
         found = {
             "streams": [streams(spec, model, prompt, new, rounds) for prompt, new in sizes],
             "prefix": prefix(spec, model, 200 if options.quick else 1000, rounds),
-            "load": load(spec, model, *((16, 8, 6) if options.quick else (128, 64, 40))),
+            "load": load(spec, model, *((16, 8, 6) if options.quick else (128, 64, 30))),
         }
         if options.vllm:
             found["streams"].append(beside_vllm(spec, options.vllm, *sizes[0], rounds))

@@ -36,7 +36,7 @@ BUDGET = {
     "parity": 790,
     "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_650,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
-    "serve": 2_700,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API over HTTP, and a page before it
+    "serve": 2_760,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API over HTTP, and a page before it
     "spec": 7_075,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
     "track": 1_190,  # a line before silence
     "train": 6_441,  # folders that were moved; own optimizers tried, and measured
