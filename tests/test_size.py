@@ -19,7 +19,7 @@ BUDGET = {
     "bench": 700,
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
     "checkpoint": 2_755,  # lint/: what engines trip over in an export, five kinds of files
-    "cli": 3_970,  # serve and chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
+    "cli": 4_000,  # serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
     "data": 3_175,  # which fraction validates; names of mended files
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
     "dry_run": 1_060,  # kinds of memory as a plan has them
@@ -36,7 +36,7 @@ BUDGET = {
     "parity": 790,
     "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_650,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
-    "serve": 2_760,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API over HTTP, and a page before it
+    "serve": 2_780,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
     "spec": 7_075,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
     "track": 1_190,  # a line before silence
     "train": 6_441,  # folders that were moved; own optimizers tried, and measured
