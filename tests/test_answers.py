@@ -55,7 +55,7 @@ def test_a_notebook_shows_figures_and_bars(predicted, planned):
         best = found if "step_time_s" in found else found["best"][0]
         assert short_time(best["step_time_s"]["p50"]) in text
         assert best["bottleneck"].split()[0] in text
-        assert f"{decimal(best['memory_gib']['peak'], 3)} of 72.0 GiB: fits" in text
+        assert f"{decimal(best['memory_gib']['peak'], 3)} of 71.7 GiB: fits" in text
     assert len(planned._repr_html_()) < 30_000
 
 
