@@ -34,9 +34,9 @@ class Compute:
     """A model with `blocks` of cache; `close` gives it back as it was."""
 
     def __init__(self, model: Decoder, blocks: int) -> None:
-        self.model, self.pages = model.eval(), Pages(model, blocks)
-        self.room = MOST - padding(model)  # tokens of a forward
         self._threads = torch.get_num_threads() if next(model.parameters()).device.type == "cpu" else 1
+        self.model, self.pages = model.eval(), Pages(model, blocks, self._threads)
+        self.room = MOST - padding(model)  # tokens of a forward
         self._undo = [turn_weights(model), share_products(model, self._threads)]
         with threads(1):
             self.invariant = agrees(model)

@@ -31,6 +31,7 @@ from scalewright.model.context import Context, View, rope_of, temperature_of, vi
 from scalewright.model.decoder import Decoder
 from scalewright.model.latent_attention import LatentAttention
 from scalewright.serve.blocks import BLOCK
+from scalewright.serve.invariant import threads
 from scalewright.spec.model import ModelSpec
 
 
@@ -63,10 +64,13 @@ class _Read:
 
 
 class Pages:
-    """The cache's memory: for every attention of a model [slots, G, K], and values [slots, G, W]."""
+    """The cache's memory: for every attention of a model [slots, G, K], and values [slots, G, W].
 
-    def __init__(self, model: Decoder, blocks: int) -> None:
-        self.slots = blocks * BLOCK
+    `number`: of threads that attend.
+    """
+
+    def __init__(self, model: Decoder, blocks: int, number: int = 1) -> None:
+        self.slots, self.threads = blocks * BLOCK, number
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
         self._views: dict[int, tuple[Tensor, Tensor]] = {}
@@ -178,8 +182,15 @@ class PagedCore(nn.Module):
         step = context.cache
         if not isinstance(step, PagedStep):
             return self.core(q, k, v, context, sinks)  # type: ignore[no-any-return]
-        keys, values = step.pages.write(self.number, step.slots, k, None if self.latent else v)
-        sliding, width, parts = self.core.sliding, v.shape[-1], list[Tensor]()
+        with threads(step.pages.threads):  # heads by heads: which thread has one changes nothing of it
+            return self._attend(q, *step.pages.write(self.number, step.slots, k, None if self.latent else v), step,
+                                v.shape[-1], sinks)  # fmt: skip
+
+    def _attend(
+        self, q: Tensor, keys: Tensor, values: Tensor, step: PagedStep, width: int, sinks: Tensor | None
+    ) -> Tensor:
+        """Each row's queries by the core with the row's own of all keys and values [1, G, slots, K]."""
+        sliding, parts = self.core.sliding, list[Tensor]()
         for read, queries in zip(step.reads, torch.split(q, step.sizes, dim=2), strict=False):
             first = read.first if sliding else 0
             out = self.core(queries, _rows(keys, read.where, first), _rows(values, read.where, first), read.context,
