@@ -66,7 +66,7 @@ class _Read:
 class Pages:
     """The cache's memory: for every attention of a model [slots, G, K], and values [slots, G, W].
 
-    `number`: of threads that attend.
+    `number`: of threads that attend to a piece of a prompt.
     """
 
     def __init__(self, model: Decoder, blocks: int, number: int = 1) -> None:
@@ -182,19 +182,14 @@ class PagedCore(nn.Module):
         step = context.cache
         if not isinstance(step, PagedStep):
             return self.core(q, k, v, context, sinks)  # type: ignore[no-any-return]
-        with threads(step.pages.threads):  # heads by heads: which thread has one changes nothing of it
-            return self._attend(q, *step.pages.write(self.number, step.slots, k, None if self.latent else v), step,
-                                v.shape[-1], sinks)  # fmt: skip
-
-    def _attend(
-        self, q: Tensor, keys: Tensor, values: Tensor, step: PagedStep, width: int, sinks: Tensor | None
-    ) -> Tensor:
-        """Each row's queries by the core with the row's own of all keys and values [1, G, slots, K]."""
-        sliding, parts = self.core.sliding, list[Tensor]()
+        keys, values = step.pages.write(self.number, step.slots, k, None if self.latent else v)
+        sliding, width, parts = self.core.sliding, v.shape[-1], list[Tensor]()
         for read, queries in zip(step.reads, torch.split(q, step.sizes, dim=2), strict=False):
             first = read.first if sliding else 0
-            out = self.core(queries, _rows(keys, read.where, first), _rows(values, read.where, first), read.context,
-                            sinks)  # fmt: skip
+            # which thread has a head changes nothing of it; for one query their meeting takes longer than its work
+            with threads(step.pages.threads if queries.shape[2] > 1 else 1):
+                out = self.core(queries, _rows(keys, read.where, first), _rows(values, read.where, first),
+                                read.context, sinks)  # fmt: skip
             parts.append(out if out.shape[-1] == width else out[..., :width])
         parts.append(q.new_zeros(1, q.shape[1], step.sizes[-1], width))
         return torch.cat(parts, dim=2)
