@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scalewright.serve.invariant import MOST, agree, agrees, multiplied, share_products, threads, turn_weights
+from scalewright.serve.invariant import MOST, agree, multiplied, share_products, threads, turn_weights
 from serve.schedules import model_of
 
 
@@ -49,4 +49,3 @@ def test_threads_are_given_back() -> None:
     with threads(before + 1):
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
-    assert agrees(model_of("latent")) in (True, False)

@@ -126,7 +126,8 @@ def agree(product: Product, weight: Tensor) -> bool:
 def agrees(model: nn.Module) -> bool:
     """Whether that is so for all products of the model, on this machine; False on a GPU, where nothing is tried."""
     tried = set[tuple[int, ...]]()
-    shared = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear) and isinstance(m.forward, partial)}
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    shared = {id(linear.weight) for linear in linears if getattr(linear.forward, "func", None) is _product}
     for weight in multiplied(model):
         matrix = weight[0] if weight.dim() == 3 else weight
         if matrix.device.type != "cpu":

@@ -103,9 +103,10 @@ class PartCompute(Compute):
 class FirstCompute(PartCompute):
     """Rank 0's: what it computes, it has all others compute."""
 
-    def __init__(self, model: Decoder, blocks: int, mesh: Mesh, group: Any, workers: list[Any]) -> None:
+    def __init__(self, model: Decoder, blocks: int, mesh: Mesh, group: Any, workers: list[Any], folder: Any) -> None:
         super().__init__(model, blocks, mesh)
         self._group, self._workers = group, workers
+        self._folder = folder  # where they met, which goes with this
 
     def forward(self, tokens: Sequence[int], pieces: Sequence[Piece], wanted: Sequence[int]) -> Tensor:
         """As `Compute.forward`, on all ranks."""
@@ -127,6 +128,7 @@ class FirstCompute(PartCompute):
                 worker.join(timeout=30)
             self._workers = []
             dist.destroy_process_group()
+            self._folder.cleanup()
 
     @contextlib.contextmanager
     def _all_there(self) -> Iterator[None]:
@@ -160,8 +162,8 @@ def spread(
     `blocks_of(spec, KV heads of a rank)`: the blocks that fit. Raises UserError.
     """
     check_tp(source, tp)
-    folder = tempfile.mkdtemp(prefix="scalewright-serve-")
-    rendezvous = (Path(folder) / "ranks").as_uri()
+    folder = tempfile.TemporaryDirectory(prefix="scalewright-serve-", ignore_cleanup_errors=True)
+    rendezvous = (Path(folder.name) / "ranks").as_uri()
     spawn = multiprocessing.get_context("spawn")
     arguments = (tp, rendezvous, source, device, dtype, trust_code, verify)
     workers = [spawn.Process(target=_work, args=(rank, *arguments), daemon=True) for rank in range(1, tp)]
@@ -172,7 +174,7 @@ def spread(
     heads = max(1, loaded.model.spec.kv_heads // tp)
     blocks: int = blocks_of(loaded.model.spec, heads)
     dist.broadcast_object_list([blocks], src=0, group=group)
-    return loaded, FirstCompute(loaded.model, blocks, mesh, group, workers), blocks
+    return loaded, FirstCompute(loaded.model, blocks, mesh, group, workers, folder), blocks
 
 
 def _join(
