@@ -18,7 +18,7 @@ BUDGET = {
     "accept": 470,
     "bench": 700,
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
-    "checkpoint": 2_755,  # lint/: what engines trip over in an export, five kinds of files
+    "checkpoint": 2_960,  # lint/: exports, five kinds of files; boxes in few words, files with a checksum of each piece
     "cli": 4_000,  # serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
     "data": 3_175,  # which fraction validates; names of mended files
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
