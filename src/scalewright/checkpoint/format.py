@@ -326,6 +326,7 @@ class State(_Form):
     guard: Keys
     left_out: list[Pair] = Field(default_factory=list)
     schedule_unit: Annotated[float, Field(gt=0)] | None = None
+    valid_loss: float | None = None
 
 
 LEVELS = 16  # rounds of cuts; ours need one for each dimension that is sharded

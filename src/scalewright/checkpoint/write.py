@@ -1,10 +1,9 @@
 """Writes a checkpoint: every rank its boxes, rank 0 the manifest, and COMMIT last of all.
 
-    rank 0      the run's lines (track/saved.py)        fsync
     each rank   model-*, optimizer-* into step-N.tmp/   fsync, checksums
     rank 0      manifest.json, state.json, COMMIT       fsync
                 rename step-N.tmp -> step-N             the commit
-                prune to `keep`
+                prune to what is kept                   (save.py calls all this)
 
 A kill leaves the older checkpoints as they were, and a .tmp folder that the next save removes. Of
 several ranks that hold the same box one writes it; the tensors are spread over them.
@@ -28,32 +27,29 @@ from torch import Tensor
 from scalewright.checkpoint.format import (
     BUFFER,
     COMMIT,
-    COMPLEX,
     ISLAND,
     MANIFEST,
     OPTIMIZER,
     OUTER,
+    RANK,
     STATE,
     Manifest,
     StoredBox,
     StoredFile,
     StoredTensor,
     committed,
-    rank_name,
     remove,
-    step_folder,
     stored_tensor,
 )
-from scalewright.checkpoint.verify import all_finite, commit_text, describe_file, finite_entry, superfluous
+from scalewright.checkpoint.verify import Retention, all_finite, commit_text, describe_file, superfluous
 from scalewright.model.huggingface import save_file
-from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.common.files import sync_folder, write_whole
-from scalewright.spec.errors import RunError
 from scalewright.spec.placement import Box
 
 FILE_BYTES = 2 * 2**30  # bounds the host memory that a save takes
+METADATA = {"format": "pt"}  # in every file of tensors
 
 
 class Later(Protocol):
@@ -76,87 +72,6 @@ class IslandTensors:
     outer: Mapping[str, Tensor]  # by weight: the model, in the place of masters
     shared: States  # alike on all islands
     own: States
-
-
-def save(
-    root: Path,
-    weights: Weights,
-    states: States,
-    mesh: Mesh,
-    *,
-    step: int,
-    samples: int,
-    run_id: str,
-    model: dict[str, object],
-    layout: dict[str, object],
-    state: dict[str, object],
-    buffers: Mapping[str, Tensor] | None = None,
-    of_rank: Mapping[str, Tensor] | None = None,
-    islands: IslandTensors | None = None,
-    copies: Callable[[], Mapping[str, bytes]] | None = None,
-    keep: int = 2,
-    finite: bool = True,
-) -> Path:
-    """Saves all that this rank holds, together with every other rank; returns the committed folder.
-
-    `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has no
-    tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether every number
-    written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this rank's alone.
-    `islands`: each writes its own weights and states; those under `optimizer/` are island 0's. `copies` makes further
-    files, on rank 0. Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
-    """
-    final, first = step_folder(root, step), mesh.rank == 0
-    partial = final.with_name(final.name + ".tmp")
-
-    def begin() -> dict[str, object]:
-        texts = copies() if copies is not None else {}
-        make_empty(root, partial)
-        for name, text in texts.items():
-            write_whole(partial / name, text.decode("utf-8", "replace"))
-        return {"tensors": {}, "files": {name: asdict(describe_file(partial / name)) for name in texts}}
-
-    begun = _together(mesh, partial, begin if first else None)
-    model_chunks, optimizer_chunks = _chunks(weights, states, mesh, islands)
-    optimizer_chunks += [_whole(rank_name(name, mesh.rank), tensor) for name, tensor in (of_rank or {}).items()]
-    if first:
-        model_chunks += [_whole(BUFFER + name, tensor) for name, tensor in (buffers or {}).items()]
-    if complexes := [name for name, tensor in (buffers or {}).items() if tensor.is_complex()]:
-        state = {**state, COMPLEX: complexes}
-
-    def write() -> list[dict[str, object]]:
-        files = {f"model-{mesh.rank:05d}": model_chunks, f"optimizer-{mesh.rank:05d}": optimizer_chunks}
-        return [write_chunks(partial, chunks, stem) for stem, chunks in files.items()]
-
-    written = _together(mesh, partial, write)
-    parts = [*begun[:1], *(part for rank in written for part in rank)]
-
-    def finish() -> None:
-        manifest = merge(parts, step=step, samples=samples, run_id=run_id, model=model, layout=layout)
-        commit(partial, final, manifest, {**state, **finite_entry(finite, parts)})
-
-    _together(mesh, partial, finish if first else None)
-    if first:
-        prune(root, keep)
-    return final
-
-
-def _together(mesh: Mesh, partial: Path, write: Callable[[], Any] | None) -> list[Any]:
-    """Every rank's result of its write (None: it has nothing to write), or RunError on all when one had a problem."""
-    problem = value = None
-    try:
-        value = write() if write is not None else None
-    except Exception as error:  # safetensors wraps OSError in an error of its own
-        problem = str(error)
-        if "No space left" in problem or "os error 28" in problem:
-            problem = "no space left on the disk"
-    answers = gather_json([problem, value], mesh)
-    for rank, (text, _) in enumerate(answers):
-        if text:
-            if mesh.rank == 0:
-                shutil.rmtree(partial, ignore_errors=True)
-            older = "older checkpoints are kept" if committed(partial.parent) else "no older checkpoint exists"
-            raise RunError(f"cannot save {partial.with_suffix('').name}: {text} (rank {rank}); {older}")
-    return [answer for _, answer in answers]
 
 
 def make_empty(root: Path, partial: Path) -> None:
@@ -183,8 +98,18 @@ class Chunk:
         """The box's size."""
         return prod(self.box[1]) * self.dtype.itemsize
 
+    @property
+    def passing(self) -> bool:
+        """Whether something else than an update may change it: a module's buffer, a tensor of one rank."""
+        return self.name.startswith((BUFFER, RANK))
 
-def _chunks(
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as manifests name it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def chunks_of(
     weights: Weights, states: States, mesh: Mesh, islands: IslandTensors | None = None
 ) -> tuple[list[Chunk], list[Chunk]]:
     """The boxes of weights and of optimizer states that this rank writes."""
@@ -219,7 +144,7 @@ def _chunk(weight: Weight, name: str, key: str, tensor: Tensor | Later) -> Chunk
     return Chunk(name, key, weight.placement.tensor.shape, tensor.dtype, weight.box, get)
 
 
-def _whole(name: str, tensor: Tensor) -> Chunk:
+def whole_chunk(name: str, tensor: Tensor) -> Chunk:
     """A whole tensor; a complex one as pairs of real numbers, since safetensors lacks some complex types."""
     tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     shape = tuple(tensor.shape)
@@ -235,15 +160,18 @@ def write_chunks(folder: Path, chunks: Sequence[Chunk], stem: str) -> dict[str, 
         file = f"{stem}-{number:03d}.safetensors"
         content = _unshared({chunk.key: chunk.get() for chunk in batch})
         bad += [chunk.name for chunk in batch if not all_finite(content[chunk.key])]
-        save_file(content, folder / file, metadata={"format": "pt"})
+        save_file(content, folder / file, metadata=METADATA)
         with open(folder / file, "rb") as saved:
             os.fsync(saved.fileno())
         files[file] = asdict(describe_file(folder / file))
-        for chunk in batch:
-            dtype = str(chunk.dtype).removeprefix("torch.")
-            box = StoredBox(file, chunk.key, *chunk.box)
-            tensors[chunk.name] = asdict(StoredTensor(chunk.shape, dtype, (box,)))
+        tensors |= {chunk.name: describe(chunk, file) for chunk in batch}
     return {"tensors": tensors, "files": files, "nonfinite": bad}
+
+
+def describe(chunk: Chunk, file: str) -> dict[str, object]:
+    """A chunk in a file, as a manifest has it."""
+    box = StoredBox(file, chunk.key, *chunk.box)
+    return asdict(StoredTensor(chunk.shape, dtype_name(chunk.dtype), (box,)))
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -278,6 +206,13 @@ def _owned(weights: Weights, mesh: Mesh, *, apart: bool = False) -> Iterator[Wei
         numbers[owner] += prod(weight.box[1])
         if owner == index:
             yield weight
+
+
+def in_files(chunks: Mapping[str, Sequence[Chunk]]) -> Iterator[tuple[str, list[Chunk]]]:
+    """(name of a file, its chunks), of chunks by the beginning of their files' names."""
+    for stem, part in chunks.items():
+        for number, batch in enumerate(_by_size(part)):
+            yield f"{stem}-{number:03d}.safetensors", batch
 
 
 def _by_size(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
@@ -315,9 +250,9 @@ def commit(partial: Path, final: Path, manifest: Manifest, state: dict[str, obje
     sync_folder(final.parent)
 
 
-def prune(root: Path, keep: int) -> list[Path]:
+def prune(root: Path, kept: Retention) -> list[Path]:
     """Removes the finished checkpoints that aren't kept, COMMIT first; returns them."""
-    old = superfluous(committed(root), keep)
+    old = superfluous(committed(root), kept)
     for folder in old:
         with suppress(OSError):
             remove(folder)
