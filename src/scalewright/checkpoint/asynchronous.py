@@ -23,7 +23,8 @@ from typing import Any
 from scalewright.checkpoint.background import Background
 from scalewright.checkpoint.save import Draft, failed, in_words, together
 from scalewright.checkpoint.snapshot import Snapshot
-from scalewright.checkpoint.write import describe, in_files
+from scalewright.checkpoint.verify import NAMED
+from scalewright.checkpoint.write import boxes_of, in_files
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError
@@ -64,7 +65,7 @@ class AsyncSaver:
 
         def prepare() -> list[Any]:
             try:
-                self.snapshot.prepare(draft.chunks)
+                self.snapshot.prepare(draft.chunks, self.mesh.rank)
                 self.writer.start()
             except (OSError, ValueError, MemoryError) as error:
                 return [f"{error} (rank {self.mesh.rank})", 0, None, 0]
@@ -107,7 +108,7 @@ class AsyncSaver:
         if self._draft is None or self._given or not self.snapshot.is_copied():
             return
         self._given = True
-        job = {"folder": str(self._draft.partial.absolute()), "files": self.snapshot.files, "texts": {}}
+        job = {"folder": str(self._draft.partial.absolute()), "files": self.snapshot.files}
         try:
             self.writer.begin(job, self.snapshot.handles)
         except OSError as error:
@@ -119,11 +120,12 @@ class AsyncSaver:
         assert draft is not None
         assert self._answer is not None
         self._draft = None
-        parts: list[Any] = []
-        if "problem" not in self._answer:
-            tensors = {c.name: describe(c, file) for file, batch in in_files(draft.chunks) for c in batch}
-            parts = [{"tensors": tensors, **self._answer}]
-        answers = gather_json([self._answer.get("problem", ""), parts], self.mesh)
+        part: dict[str, Any] = {}
+        if not (problem := self._answer.get("problem", "")):
+            boxes = {name: boxes_of(batch) for name, batch in in_files(draft.chunks, self.mesh.rank)}
+            files = {name: {**entry, "boxes": boxes[name]} for name, entry in self._answer["files"].items()}
+            part = {"files": files, "nonfinite": self._answer["nonfinite"][:NAMED]}
+        answers = gather_json([problem, part], self.mesh)
         for rank, (problem, _) in enumerate(answers):
             if problem:
                 self.failures += 1
@@ -131,7 +133,7 @@ class AsyncSaver:
                 return
         self._committed = draft
         if first:
-            every = [self._begun, *(part for _, of_rank in answers for part in of_rank)]
+            every = [self._begun, *(part for _, part in answers)]
             self._thread = Thread(target=self._commit, args=(draft, every), daemon=True, name="commit")
             self._thread.start()
 

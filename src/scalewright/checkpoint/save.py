@@ -10,26 +10,27 @@ All that isn't a tensor is in the draft, as it was at its step.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from scalewright.checkpoint.format import BUFFER, COMPLEX, committed, rank_name, step_folder
-from scalewright.checkpoint.verify import Retention, describe_file, finite_entry
+from scalewright.checkpoint.verify import Retention, finite_entry
 from scalewright.checkpoint.write import (
     Chunk,
     IslandTensors,
     States,
+    Written,
     chunks_of,
     commit,
+    describe,
     make_empty,
-    merge,
     prune,
     whole_chunk,
-    write_chunks,
+    write_rank,
 )
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
@@ -56,8 +57,8 @@ class Draft:
 
     root: Path
     step: int
-    chunks: dict[str, list[Chunk]]  # by the beginning of their files' names: what this rank writes
-    manifest: dict[str, Any]  # keys of it besides tensors and files
+    chunks: list[Chunk]  # that this rank writes
+    head: dict[str, Any]  # keys of the manifest besides files
     state: dict[str, object]
     lines: Lines | None
     kept: Retention
@@ -74,19 +75,20 @@ class Draft:
         """Where it is written."""
         return self.final.with_name(self.final.name + ".tmp")
 
-    def begin(self) -> dict[str, object]:
+    def begin(self) -> dict[str, Any]:
         """Makes its folder, with the run's lines; rank 0 alone. Raises OSError, RunError."""
         make_empty(self.root, self.partial)
         for name, text in self.texts.items():
             write_whole(self.partial / name, text.decode("utf-8", "replace"))
-        return {"tensors": {}, "files": {name: asdict(describe_file(self.partial / name)) for name in self.texts}}
+        return vars(describe(self.partial, self.texts))
 
-    def finish(self, parts: Sequence[Any]) -> None:
-        """Makes it a checkpoint, of all ranks' parts, and removes older ones; rank 0 alone. Raises as `begin`."""
+    def finish(self, parts: Iterable[Mapping[str, Any]]) -> None:
+        """Makes it a checkpoint, of all that ranks have `Written`, and prunes; on rank 0. Raises as `begin`."""
         if self.lines is not None:
             self.lines.sync()
-        manifest, state = merge(parts, **self.manifest), {**self.state, **finite_entry(self.finite, parts)}
-        commit(self.partial, self.final, manifest, state)
+        written = [Written(**part) for part in parts]
+        finiteness = finite_entry(self.finite, (name for part in written for name in part.nonfinite))
+        commit(self.partial, self.final, written, {**self.state, **finiteness}, **self.head)
         prune(self.root, self.kept)
 
 
@@ -116,16 +118,15 @@ def draft(
     written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this rank's alone.
     `islands`: each writes its own weights and states; those under `optimizer/` are island 0's. `lines`: on rank 0.
     """
-    model_chunks, optimizer_chunks = chunks_of(weights, states, mesh, islands)
-    optimizer_chunks += [whole_chunk(rank_name(name, mesh.rank), tensor) for name, tensor in (of_rank or {}).items()]
+    chunks = chunks_of(weights, states, mesh, islands)
+    chunks += [whole_chunk(rank_name(name, mesh.rank), tensor) for name, tensor in (of_rank or {}).items()]
     if mesh.rank == 0:
-        model_chunks += [whole_chunk(BUFFER + name, tensor) for name, tensor in (buffers or {}).items()]
+        chunks += [whole_chunk(BUFFER + name, tensor) for name, tensor in (buffers or {}).items()]
     if complexes := [name for name, tensor in (buffers or {}).items() if tensor.is_complex()]:
         state = {**state, COMPLEX: complexes}
-    chunks = {f"model-{mesh.rank:05d}": model_chunks, f"optimizer-{mesh.rank:05d}": optimizer_chunks}
-    manifest = {"step": step, "samples": samples, "run_id": run_id, "model": model, "layout": layout}
+    head = {"step": step, "samples": samples, "run_id": run_id, "model": model, "layout": layout}
     texts = dict(lines.copies()) if lines is not None else {}
-    return Draft(root, step, chunks, manifest, state, lines, kept, finite, texts)
+    return Draft(root, step, chunks, head, state, lines, kept, finite, texts)
 
 
 def save(draft: Draft, mesh: Mesh) -> Path:
@@ -133,13 +134,8 @@ def save(draft: Draft, mesh: Mesh) -> Path:
     them could not write; earlier checkpoints stay."""
     first = mesh.rank == 0
     begun = together(mesh, draft.partial, draft.begin if first else None)
-
-    def write() -> list[dict[str, object]]:
-        return [write_chunks(draft.partial, chunks, stem) for stem, chunks in draft.chunks.items()]
-
-    written = together(mesh, draft.partial, write)
-    parts = [*begun[:1], *(part for rank in written for part in rank)]
-    together(mesh, draft.partial, (lambda: draft.finish(parts)) if first else None)
+    written = together(mesh, draft.partial, lambda: vars(write_rank(draft.partial, draft.chunks, mesh.rank)))
+    together(mesh, draft.partial, (lambda: draft.finish([begun[0], *written])) if first else None)
     return draft.final
 
 

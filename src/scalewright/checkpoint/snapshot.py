@@ -16,7 +16,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any
@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalewright.checkpoint.tensor_file import lay_out
-from scalewright.checkpoint.write import METADATA, Chunk, dtype_name, in_files
+from scalewright.checkpoint.pieces import lay_out
+from scalewright.checkpoint.write import Chunk, in_files
 
 
 class HostFile:
@@ -81,7 +81,7 @@ class Snapshot:
         self._event: torch.cuda.Event | None = None
         self._signature: object = None
         self._memory: list[HostFile] = []
-        self._places: list[Tensor] = []  # in the order of `in_files`
+        self._places: dict[str, Tensor] = {}  # by the chunks' names
         self.files: list[dict[str, Any]] = []  # as a writer's job names them
 
     @property
@@ -94,36 +94,36 @@ class Snapshot:
         """The files' descriptors."""
         return [file.handle for file in self._memory]
 
-    def prepare(self, chunks: Mapping[str, Sequence[Chunk]]) -> None:
-        """Has memory for chunks, by the beginning of their files' names; what the last save had is taken again where it
-        fits. Raises OSError where there isn't enough."""
-        signature = [(stem, [(c.name, c.key, c.dtype, c.box[1]) for c in part]) for stem, part in chunks.items()]
+    def prepare(self, chunks: Sequence[Chunk], rank: int) -> None:
+        """Has memory for a rank's chunks; what the last save had is taken again where it fits. Raises OSError where
+        there isn't enough."""
+        signature = [(chunk.name, chunk.dtype, chunk.box[1]) for chunk in chunks]
         if signature == self._signature:
             return
         self.close()
-        for name, batch in in_files(chunks):
-            tensors = {c.key: (dtype_name(c.dtype), c.box[1], c.dtype.itemsize) for c in batch}
-            head, begins = lay_out(tensors, METADATA)
-            ends = {c.key: begins[c.key] + c.bytes for c in batch}
-            self._memory.append(file := HostFile(max(ends.values()), self.device))
+        for name, batch in in_files(chunks, rank):
+            head, ordered = lay_out(chunk.item for chunk in batch)
+            size = len(head) + sum(chunk.bytes for chunk in batch)
+            self._memory.append(file := HostFile(size, self.device))
             file.bytes[: len(head)] = head
-            where = [[c.name, tensors[c.key][0], begins[c.key], ends[c.key]] for c in batch]
-            self.files.append({"name": name, "bytes": file.size, "tensors": where})
-            self._places += [file.view(c.dtype, c.box[1], begins[c.key]) for c in batch]
+            tensors = []
+            for (tensor, dtype, shape, _), begin in ordered:
+                self._places[tensor] = file.view(dtype, shape, begin)
+                end = begin + prod(shape) * dtype.itemsize
+                tensors.append([tensor, str(dtype).removeprefix("torch."), begin, end])
+            self.files.append({"name": name, "bytes": size, "tensors": tensors})
         self._signature = signature
 
     @torch.no_grad()
-    def take(self, chunks: Mapping[str, Sequence[Chunk]]) -> None:
+    def take(self, chunks: Sequence[Chunk]) -> None:
         """Copies the chunks that it was prepared for, as they are now."""
-        every = [chunk for _, batch in in_files(chunks) for chunk in batch]
-        pairs = list(zip(every, self._places, strict=True))
-        for chunk, place in pairs:
+        for chunk in chunks:
             if chunk.passing:
-                place.copy_(chunk.get(), non_blocking=True)
+                self._places[chunk.name].copy_(chunk.get(), non_blocking=True)
         with self._copying():
-            for chunk, place in pairs:
+            for chunk in chunks:
                 if not chunk.passing:
-                    place.copy_(chunk.get(), non_blocking=True)
+                    self._places[chunk.name].copy_(chunk.get(), non_blocking=True)
             if self.device.type == "cuda":
                 self._event = torch.cuda.current_stream(self.device).record_event()
 
@@ -146,7 +146,7 @@ class Snapshot:
 
     def close(self) -> None:
         """Gives the memory back."""
-        self._signature, self._places, self.files = None, [], []
+        self._signature, self._places, self.files = None, {}, []
         for file in self._memory:
             file.close()
         self._memory = []
