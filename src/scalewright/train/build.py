@@ -84,6 +84,8 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
         session.record = open_record(session, origin, peak, notes, quiet=start.quiet, tell=context.tell)
         _write_start(session, origin, remarks, findings)
     watch.begins(session.done, session.record)
+    if session.saver is not None:
+        resources.callback(session.saver.close)
     in_files = [data for data in (session.dataset, valid) if isinstance(data, TokenDataset)]
     if session.record is not None:
         session.record.remark(unchecked(store for data in in_files for store in data.stores))
