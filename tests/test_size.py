@@ -37,9 +37,9 @@ BUDGET = {
     "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_650,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
     "serve": 2_780,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
-    "spec": 7_076,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
+    "spec": 7_080,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
     "track": 1_193,  # a line before silence; lines copied now, on the disk later
-    "train": 6_530,  # folders that were moved; own optimizers tried, and measured; saves beside training
+    "train": 6_690,  # copies compared for silent corruption (190); a bad step run again
     "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced
 }
 

@@ -29,6 +29,7 @@ from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import DataPosition, StepBatches, go_to_place, reading_place
 from scalewright.train.engine import Engine, Stepper
+from scalewright.train.guard.copies import Copies
 from scalewright.train.guard.decide import Guard
 from scalewright.train.guard.health import Health, Rewinder, Target
 from scalewright.train.hangs.watchdog import Watchdog
@@ -116,7 +117,18 @@ class Session:
             root = self.run.folder / "checkpoints"
             rewinder = Rewinder(root, self.mesh, self.run.layout.global_batch, self.place, self.settle_save)
         followed = self.parallel, self.loss, self.mesh, self.record, guard.spike, guard.patience
-        return Health(*followed, self.seed, self._save_if_none, rewinder, replays=self.engine.transparent)
+        again = self.step.again if isinstance(self.step, Step) and self.state.islands is None else None
+        replays = self.engine.transparent
+        return Health(*followed, self.seed, self._save_if_none, rewinder, replays=replays, again=again)
+
+    @cached_property
+    def copies(self) -> Copies:
+        """The comparison of what several ranks hold alike; of another engine's nothing is."""
+        state, guard = self.state, self.run.train.guard
+        every = guard.check_copies if self.engine.transparent else 0
+        return Copies(
+            self.parallel.weights, state.optimizer, self.mesh, every, guard.corruption, state.islands, self.record
+        )
 
     @cached_property
     def counter(self) -> Counter:
