@@ -14,8 +14,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from scalewright.checkpoint.format import committed
+from scalewright.checkpoint.format import committed, step_folder
 from scalewright.checkpoint.read import CheckpointReader, set_aside
+from scalewright.checkpoint.store.upload import Uploader
 from scalewright.data.dataset import Dataset
 from scalewright.data.mixture import LeftOut, Range
 from scalewright.evaluate.validate import validate
@@ -65,6 +66,7 @@ class Session:
     record: Record | None = None  # rank 0's
     cut_short: bool = False  # a stop ended the validation of step `done`, which is made up
     save_problem: str | None = None
+    uploader: Uploader | None = None  # with checkpoint.store
 
     @property
     def run(self) -> RunSpec:
@@ -131,6 +133,8 @@ class Session:
                 set_aside(target.folder.parent, target.step)
             place, _ = self.state.restore(reader)
             go_to_place(self.dataset, reader.state)
+        if self.uploader is not None:
+            self.uploader.go_back(target.step)
         self.guard.load(reader.state["guard"])
         self.left_out.append(target.samples)
         left_out = LeftOut.of([*self.run.train.guard.leave_out, *self.left_out])
@@ -189,6 +193,18 @@ class Session:
             return
         if self.record is not None:
             self.record.saved(step, time.perf_counter() - started)
+        self._offer(step)
+
+    def _offer(self, step: int) -> None:
+        """Gives a saved checkpoint to the store, where it is one of those that go there. All ranks call it, and leave
+        out the same ones."""
+        uploader, every = self.uploader, self.run.checkpoint.store_every
+        if uploader is None or (every and step % every and step < self.last):
+            return
+        if any(gather_json(uploader.waiting, self.mesh)) and step < self.last:
+            uploader.left_out(step)
+        else:
+            uploader.offer(step_folder(self.run.folder / "checkpoints", step))
 
     def _save_if_none(self, step: int) -> None:
         """Saves a run that is about to stop and that has nothing to go on from."""
