@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from object_store import BUCKET, proxied, s3, server  # noqa: F401 - fixtures
+from object_store import BUCKET, s3, server  # noqa: F401 - fixtures
 from runs import run_data
 from scalewright.storage.objects import open_store
 

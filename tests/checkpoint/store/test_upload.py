@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -214,12 +213,12 @@ def test_another_run_s_place_is_refused(tmp_path):
 
 
 @pytest.fixture
-def wiped(tmp_path: Path) -> Iterator[dict[str, Any]]:
+def wiped(tmp_path: Path) -> dict[str, Any]:
     """A run that was at step 6 when its disk was lost; its store is left."""
     run = run_data(tmp_path, checkpoint={"every": 2, "store": f"file://{tmp_path}/store"})
     train(run, quiet=True, steps=6)
     shutil.rmtree(tmp_path / "out")
-    yield run
+    return run
 
 
 def test_an_empty_disk_goes_on_from_the_store_bitwise(wiped, tmp_path):
