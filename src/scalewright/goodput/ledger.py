@@ -250,10 +250,10 @@ def _attempt(life: _Life, later: _Life | None, zero: float, end: float) -> Attem
     until = _until(life, later) if later is not None else end
     load = min(_number(life.events[0].get("load_s")) or 0.0, life.opened - life.born)
     stretches = [Segment("restart", life.born, life.opened - load), Segment("load", life.opened - load, life.opened)]
-    kept = max([float(e["time"]) for e in life.all("save") if later and _step(e) <= later.first], default=life.opened)
+    kept = max([_stood(e) for e in life.all("save") if later and _step(e) <= later.first], default=life.opened)
     at = life.opened
-    for event in sorted([*life.all("save"), *life.all("evaluate")], key=lambda event: float(event["time"])):
-        stop = min(float(event["time"]), until)
+    for event in sorted([*life.all("save"), *life.all("evaluate")], key=_stood):
+        stop = min(_stood(event), until)
         begin = max(stop - (_number(event.get("seconds")) or 0.0), at)
         stretches += _steps(at, begin, kept if later is not None else until)
         stretches.append(Segment("save_stall" if event["kind"] == "save" else "evaluate", begin, stop))
@@ -269,6 +269,13 @@ def _attempt(life: _Life, later: _Life | None, zero: float, end: float) -> Attem
     steps = [_step(event) for event in life.events]
     ended = "unknown" if life.end is None and later is not None else "running" if life.end is None else life.end["kind"]
     return Attempt(life.born - zero, until - zero, life.first, max(steps), str(ended), placed)
+
+
+def _stood(event: Event) -> float:
+    """When a save or a validation let the run go on: its event may come later, when it is written."""
+    written = _number(event.get("written_s"))
+    stall = _number(event.get("seconds")) or 0.0
+    return float(event["time"]) - (max(written - stall, 0.0) if written is not None else 0.0)
 
 
 def _steps(begin: float, end: float, kept: float) -> list[Segment]:

@@ -17,7 +17,7 @@ from parallel import small_steps
 from runs import events, merge, rows, run, run_data, weights, write_run
 from scalewright.checkpoint.format import read_state
 from scalewright.checkpoint.read import find_checkpoint
-from scalewright.checkpoint.verify import commit_text, superfluous
+from scalewright.checkpoint.verify import Retention, commit_text, superfluous
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout
@@ -243,7 +243,7 @@ def test_which_checkpoints_are_kept(tmp_path):
         (folder / "manifest.json").write_text("{}")
         (folder / "COMMIT").write_text(commit_text(folder, number))
         folders.insert(0, folder)
-    kept = [f.name for f in folders if f not in superfluous(folders, 3)]
+    kept = [f.name for f in folders if f not in superfluous(folders, Retention(3))]
     assert kept == ["step-00000005", "step-00000003", "step-00000002", "step-00000001"]
 
 

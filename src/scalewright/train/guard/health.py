@@ -204,9 +204,11 @@ class Rewinder:
     mesh: Mesh
     batch: int
     place: DataPosition  # where the run went on from last: its start, a resume, or a rewind
+    settle: Callable[[], object]  # a save that is under way may be the newest
 
     def find(self, step: int) -> Target | str:
         """The place to go back to from a step that spiked; else why there is none, in words."""
+        self.settle()
         folder, _ = newest_verified(self.root, self.mesh)
         if folder is None:
             return "there is no checkpoint to go back to"

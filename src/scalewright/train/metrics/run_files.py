@@ -105,7 +105,7 @@ def open_record(
     else:
         record.event("start", step=done, **facts)
     record.lost(done, opened=True)
-    session.state.copies = record.copies
+    session.state.lines = record
     record.expectation = expect(resolved)
     record.event("predicted", record.expectation.promise(), step=done, **record.expectation.dump())
     return record
