@@ -46,6 +46,7 @@ OPTIMIZER, BUFFER, RANK = "optimizer/", "buffer/", "rank/"
 OUTER, ISLAND = "outer/", "island/"  # of runs with islands: outer/<kind>/<name>, island/<i>/<kind>/<name>
 BESIDE_MODEL = (OPTIMIZER, RANK, OUTER, ISLAND)
 BESIDE_PARAMETERS = (*BESIDE_MODEL, BUFFER)
+PARTIAL = ".tmp"  # at the end of a folder's name: it is being written, or removed
 STEP_FOLDER = re.compile(r"^step-([0-9]{8,})\Z")
 
 
@@ -136,12 +137,22 @@ def committed_at(folder: Path) -> tuple[int, int] | None:
 
 
 def remove(folder: Path) -> None:
-    """Removes a checkpoint, COMMIT first: for readers it is then gone, not damaged. Raises OSError."""
+    """Removes a checkpoint, its name first: for readers it is then gone, not damaged, and what a kill leaves of it goes
+    with the next save. Raises OSError."""
     if folder.is_symlink():  # what it leads to isn't the run's
         folder.unlink()
         return
-    (folder / COMMIT).unlink(missing_ok=True)
-    shutil.rmtree(folder)
+    gone = folder.with_name(f"{folder.name}.gone{PARTIAL}")
+    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(folder.rename(gone))
+
+
+def finish_commits(root: Path) -> None:
+    """Gives checkpoints under `checkpoints/` their names that a kill kept from it: whole ones, with COMMIT."""
+    for partial in root.glob(f"step-*{PARTIAL}"):
+        final = partial.with_suffix("")
+        if STEP_FOLDER.match(final.name) and (partial / COMMIT).exists() and not final.exists():
+            partial.rename(final)
 
 
 def _in_words(error: Exception) -> str:

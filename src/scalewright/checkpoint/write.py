@@ -2,11 +2,12 @@
 
     rank 0      the run's lines (track/saved.py)        fsync
     each rank   model-*, optimizer-* into step-N.tmp/   fsync, checksums
-    rank 0      manifest.json, state.json, COMMIT       fsync
-                rename step-N.tmp -> step-N             the commit
+    rank 0      manifest.json, state.json, COMMIT       fsync; with COMMIT it is whole
+                rename step-N.tmp -> step-N             readers see it
                 prune to `keep`
 
-A kill leaves the older checkpoints as they were, and a .tmp folder that the next save removes. Of
+A kill leaves the older checkpoints as they were, and a .tmp folder: one with COMMIT gets its name when the run goes on,
+others are removed by the next save. tests/checkpoint/test_kills.py ends a save at each of its writes. Of
 several ranks that hold the same box one writes it; the tensors are spread over them.
 """
 
@@ -35,9 +36,11 @@ from scalewright.checkpoint.format import (
     MANIFEST,
     OPTIMIZER,
     OUTER,
+    PARTIAL,
     STATE,
     VERSION,
     committed,
+    finish_commits,
     rank_name,
     remove,
     step_folder,
@@ -104,7 +107,7 @@ def save(
     files, on rank 0. Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
     """
     final, first = step_folder(root, step), mesh.rank == 0
-    partial = final.with_name(final.name + ".tmp")
+    partial = final.with_name(final.name + PARTIAL)
 
     def begin() -> dict[str, Any]:
         texts = copies() if copies is not None else {}
@@ -157,7 +160,8 @@ def _together(mesh: Mesh, partial: Path, write: Callable[[], Any] | None) -> lis
 def make_empty(root: Path, partial: Path) -> None:
     """An empty folder to write into; the rest of a killed save is removed."""
     root.mkdir(parents=True, exist_ok=True)
-    for leftover in root.glob("step-*.tmp"):
+    finish_commits(root)
+    for leftover in root.glob(f"step-*{PARTIAL}"):
         shutil.rmtree(leftover, ignore_errors=True)
     partial.mkdir()
 
@@ -296,10 +300,12 @@ def commit(partial: Path, final: Path, written: Sequence[Written], state: Mappin
     write_whole(partial / MANIFEST, json.dumps({"version": VERSION, **head, "files": files}))
     write_whole(partial / STATE, json.dumps(state, indent=1))
     write_whole(partial / COMMIT, commit_text(partial, head["step"]))
-    if final.exists():  # a resume saved this step again
-        remove(final)
+    replaced = final.with_name(f"{final.name}.old{PARTIAL}")
+    if final.exists():  # a resume saved this step again: one of the two is whole at any moment
+        final.rename(replaced)
     partial.rename(final)
     sync_folder(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def prune(root: Path, keep: int) -> list[Path]:
