@@ -24,8 +24,9 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from scalewright.checkpoint import write
+from scalewright.checkpoint import save as saving
 from scalewright.checkpoint.read import CheckpointReader
+from scalewright.checkpoint.verify import Retention
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.grid import make_grid
@@ -107,14 +108,14 @@ def save(root: Path, step: int, world: int = WORLD, keep: int = 2) -> None:
         numbers = {"step": step, "samples": step}
         state = {**numbers, "tokens": step, "optimizer": {}}
         try:
-            write.save(
-                root, weights, states, mesh, **numbers, run_id="r", model=SPEC.dump(), layout={}, state=state, keep=keep
-            )
+            kept, about = Retention(keep), {"run_id": "r", "model": SPEC.dump(), "layout": {}}
+            draft = saving.draft(root, weights, states, mesh, **numbers, **about, state=state, kept=kept)
+            saving.save(draft, mesh)
         except BaseException as error:  # of this rank; the others lose their peer
             errors.append(error)
             gather.barrier.abort()
 
-    with mock.patch.object(write, "gather_json", gather):
+    with mock.patch.object(saving, "gather_json", gather):
         threads = [threading.Thread(target=work, args=(rank,), name=f"rank {rank}") for rank in range(world)]
         for thread in threads:
             thread.start()

@@ -7,12 +7,13 @@ import pytest
 from checkpoint.damages import DAMAGES, SMALL_PIECE, try_damage
 from checkpoint.ranks import save
 from checkpoint.test_kills import ALONE
-from scalewright.checkpoint import pieces
+from scalewright.checkpoint import pieces, sums
 
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE", SMALL_PIECE)
+    for module in (pieces, sums):
+        monkeypatch.setattr(module, "PIECE", SMALL_PIECE)
     for step in (8, 12):
         save(tmp_path, step)
     return tmp_path

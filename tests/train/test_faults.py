@@ -25,6 +25,7 @@ from runs import (
     rows,
     run,
     run_data,
+    small_disk,
     start_cli,
     steps_done,
     wait_for,
@@ -280,20 +281,10 @@ def test_a_full_disk_at_the_first_save(tmp_path, monkeypatch):
         run(data)
 
 
-def _small_disk(folder: Path) -> bool:
-    """A file system of 1 MiB at `folder`; False where that isn't allowed."""
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    try:
-        return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
-    except OSError:
-        return False
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a small disk")
 def test_a_disk_that_is_really_full(tmp_path):
     disk = tmp_path / "disk"
-    if not _small_disk(disk):
+    if not small_disk(disk):
         pytest.skip("no right to mount a small disk")
     try:
         big = {"hidden_size": 64, "vocab_size": 400}  # 0.8 MiB of weights and momenta a save

@@ -276,3 +276,4 @@ class State(_Form):
     guard: Keys
     left_out: list[Pair] = Field(default_factory=list)
     schedule_unit: Annotated[float, Field(gt=0)] | None = None
+    valid_loss: float | None = None

@@ -15,10 +15,8 @@ since its library wants all tensors of a file at once, and counts nothing.
 from __future__ import annotations
 
 import json
-import os
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -26,42 +24,41 @@ from typing import TYPE_CHECKING
 
 from scalewright.checkpoint.boxes import DTYPES
 from scalewright.checkpoint.format import StoredFile
+from scalewright.checkpoint.sums import PIECE, THREADS, sum_of, text_of, write_views
 
 if TYPE_CHECKING:  # files are verified without torch
     import torch
     from torch import Tensor
 
-PIECE = 64 << 20
 READ = 4 << 20  # bytes at a time, of a file that is compared
-THREADS = 2  # that count
-AHEAD = 4  # pieces that wait for them; their tensors are kept until then
 
 # A tensor of a file: its name, dtype and shape, and what makes it when its turn comes
 Item = tuple[str, "torch.dtype", tuple[int, ...], Callable[[], "Tensor"]]
 
 
+def lay_out(items: Iterable[Item]) -> tuple[bytes, list[tuple[Item, int]]]:
+    """(a file's beginning, its items in order, each with its first byte). Raises ValueError for a dtype that the format
+    lacks."""
+    ordered = sorted(items, key=lambda item: -item[1].itemsize)  # each lies at a multiple of its numbers' width
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    starts, end = [], 0
+    for name, dtype, shape, _ in ordered:
+        if (kind := DTYPES.get(str(dtype).removeprefix("torch."))) is None:
+            raise ValueError(f"tensor '{name}' is {dtype}, which a safetensors file can't hold")
+        starts.append(end)
+        end += prod(shape) * dtype.itemsize
+        header[name] = {"dtype": kind[0], "shape": shape, "data_offsets": [starts[-1], end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    head = len(text).to_bytes(8, "little") + text
+    return head, [(item, len(head) + start) for item, start in zip(ordered, starts, strict=True)]
+
+
 def write_tensors(path: Path, items: Iterable[Item]) -> StoredFile:
     """Writes a safetensors file and flushes it to the disk. In memory are one tensor, and those of pieces that are
     being counted. Raises OSError, ValueError for a tensor that isn't what its item says."""
-    items = sorted(items, key=lambda item: -item[1].itemsize)  # each lies at a multiple of its numbers' width
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, dtype, shape, _ in items:
-        if (kind := DTYPES.get(str(dtype).removeprefix("torch."))) is None:
-            raise ValueError(f"tensor '{name}' is {dtype}, which a safetensors file can't hold")
-        start, end = end, end + prod(shape) * dtype.itemsize
-        header[name] = {"dtype": kind[0], "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    head = memoryview(len(text).to_bytes(8, "little") + text)
-    with open(path, "xb", buffering=0) as file, ThreadPoolExecutor(THREADS) as pool:
-        sums = _Sums(pool)
-        for view in chain([head], (_bytes(*item) for item in items)):
-            sums.add(view)
-            while view:  # a write may take less than it is given
-                view = view[file.write(view[:PIECE]) :]
-        os.fsync(file.fileno())
-        return StoredFile(len(head) + end, sums.text())
+    head, ordered = lay_out(items)
+    return StoredFile(*write_views(path, chain([memoryview(head)], (_bytes(*item) for item, _ in ordered))))
 
 
 def _bytes(name: str, dtype: torch.dtype, shape: tuple[int, ...], get: Callable[[], Tensor]) -> memoryview:
@@ -75,55 +72,12 @@ def _bytes(name: str, dtype: torch.dtype, shape: tuple[int, ...], get: Callable[
     return memoryview(flat.view(torch.uint8).numpy().data)
 
 
-class _Sums:
-    """The checksums of a file's pieces, from its bytes as they are written."""
-
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        self.pool, self.room = pool, PIECE
-        self.parts: list[memoryview] = []
-        self.sums: list[Future[int]] = []
-
-    def add(self, view: memoryview) -> None:
-        """The next bytes; they must stay as they are until `text`."""
-        while view:
-            part, view = view[: self.room], view[self.room :]
-            self.parts.append(part)
-            self.room -= len(part)
-            if not self.room:
-                self._close()
-
-    def text(self) -> str:
-        """Of all that was added."""
-        if self.parts:
-            self._close()
-        return _text([future.result() for future in self.sums])
-
-    def _close(self) -> None:
-        self.sums.append(self.pool.submit(_sum, self.parts))
-        self.parts, self.room = [], PIECE
-        if len(self.sums) > AHEAD:
-            self.sums[-AHEAD - 1].result()
-
-
-def _sum(parts: Iterable[memoryview | bytes]) -> int:
-    value = 0
-    for part in parts:
-        value = zlib.crc32(part, value)
-    return value
-
-
-def _text(sums: Sequence[int]) -> str:
-    """The checksums of a file's pieces as a manifest has them."""
-    kind = "crc32" if len(sums) == 1 else f"crc32/{PIECE}"
-    return f"{kind}:" + "".join(f"{value:08x}" for value in sums)
-
-
 def describe_file(path: Path) -> StoredFile:
     """Size and checksum of a file as it lies there."""
     size = path.stat().st_size
     ranges = [(start, min(start + PIECE, size)) for start in range(0, size, PIECE)] or [(0, 0)]
     with ThreadPoolExecutor(THREADS) as pool:
-        return StoredFile(size, _text(list(pool.map(lambda piece: _read_sum(path, *piece), ranges))))
+        return StoredFile(size, text_of(list(pool.map(lambda piece: _read_sum(path, *piece), ranges))))
 
 
 def first_damage(path: Path, expected: StoredFile) -> tuple[int, int] | None:
@@ -153,7 +107,7 @@ def _read_sum(path: Path, start: int, end: int) -> int:
     """CRC-32 of a part of a file."""
     with path.open("rb", buffering=0) as file:
         file.seek(start)
-        return _sum(_parts(file.read, end - start))
+        return sum_of(_parts(file.read, end - start))
 
 
 def _parts(read: Callable[[int], bytes], left: int) -> Iterator[bytes]:

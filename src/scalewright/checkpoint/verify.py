@@ -8,8 +8,9 @@ The small files are checked whenever a checkpoint is opened (`verify_heads`, and
 gradient norm of its step were, and so is every number of the files (looked at as they are written); `nonfinite` names
 the first tensors that aren't. A checkpoint from before this was recorded counts as finite.
 
-    keep 2     steps 400 and 600 finite, 800 not      400 and 600 stay; so does 800, as the newest, for a look
-               1000 finite                            600 and 1000 stay
+    keep 2         steps 400 and 600 finite, 800 not      400 and 600 stay; so does 800, as the newest, for a look
+                   1000 finite                            600 and 1000 stay
+    keep_every n   beside these all multiples of n        keep_best k    the k with the lowest held-out loss
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ import json
 import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,10 +112,32 @@ def finite_first(folders: Sequence[Path]) -> list[Path]:
     return sorted(folders, key=lambda folder: not is_finite(folder))
 
 
-def superfluous(folders: Sequence[Path], keep: int) -> list[Path]:
-    """The finished checkpoints (newest first) that may go: all but the newest `keep` finite and the newest of all."""
-    kept = {*[folder for folder in folders if is_finite(folder)][:keep], *folders[:1]}
-    return [folder for folder in folders if folder not in kept]
+@dataclass(frozen=True)
+class Retention:
+    """Which finished checkpoints of a run stay."""
+
+    last: int = 2  # finite ones, the newest
+    every: int = 0  # those of steps that are multiples of it, for ever; 0: none
+    best: int = 0  # those with the lowest held-out loss, of steps that were validated
+
+
+def superfluous(folders: Sequence[Path], kept: Retention) -> list[Path]:
+    """The finished checkpoints (newest first) that may go: all but those kept, and the newest of all."""
+    stay = {*islice(filter(is_finite, folders), kept.last), *folders[:1]}
+    stay |= {folder for folder in folders if kept.every and int(folder.name.split("-")[1]) % kept.every == 0}
+    if kept.best:
+        losses = [(loss, folder) for folder in folders if (loss := held_out_loss(folder)) is not None]
+        stay |= {folder for _, folder in sorted(losses, key=lambda entry: entry[0])[: kept.best]}
+    return [folder for folder in folders if folder not in stay]
+
+
+def held_out_loss(folder: Path) -> float | None:
+    """The held-out loss of a finite checkpoint's step; None: it wasn't validated."""
+    with suppress(UserError, AttributeError):
+        state = read_state(folder)
+        loss = state.get("valid_loss")
+        return loss if state.get("finite", True) and isinstance(loss, float) and isfinite(loss) else None
+    return None
 
 
 def all_finite(tensor: Tensor) -> bool:

@@ -1,10 +1,9 @@
 """Writes a checkpoint: every rank its boxes, rank 0 the manifest, and COMMIT last of all.
 
-    rank 0      the run's lines (track/saved.py)        fsync
     each rank   model-*, optimizer-* into step-N.tmp/   fsync, checksums
     rank 0      manifest.json, state.json, COMMIT       fsync; with COMMIT it is whole
                 rename step-N.tmp -> step-N             readers see it
-                prune to `keep`
+                prune to what is kept                   (save.py calls all this)
 
 A kill leaves the older checkpoints as they were, and a .tmp folder: one with COMMIT gets its name when the run goes on,
 others are removed by the next save. tests/checkpoint/test_kills.py ends a save at each of its writes. Of
@@ -17,7 +16,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial as bound
 from math import prod
 from pathlib import Path
@@ -31,27 +30,23 @@ from scalewright.checkpoint.format import (
     BESIDE_MODEL,
     BUFFER,
     COMMIT,
-    COMPLEX,
     ISLAND,
     MANIFEST,
     OPTIMIZER,
     OUTER,
     PARTIAL,
+    RANK,
     STATE,
     VERSION,
     committed,
     finish_commits,
-    rank_name,
     remove,
-    step_folder,
 )
-from scalewright.checkpoint.pieces import describe_file, write_tensors
-from scalewright.checkpoint.verify import NAMED, all_finite, commit_text, finite_entry, superfluous
-from scalewright.parallel.collectives import gather_json
+from scalewright.checkpoint.pieces import Item, describe_file, write_tensors
+from scalewright.checkpoint.verify import NAMED, Retention, all_finite, commit_text, superfluous
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.common.files import sync_folder, write_whole
-from scalewright.spec.errors import RunError
 from scalewright.spec.placement import Box
 
 FILE_BYTES = 2 * 2**30  # bounds the host memory that a save takes
@@ -79,84 +74,6 @@ class IslandTensors:
     own: States
 
 
-def save(
-    root: Path,
-    weights: Weights,
-    states: States,
-    mesh: Mesh,
-    *,
-    step: int,
-    samples: int,
-    run_id: str,
-    model: dict[str, object],
-    layout: dict[str, object],
-    state: dict[str, object],
-    buffers: Mapping[str, Tensor] | None = None,
-    of_rank: Mapping[str, Tensor] | None = None,
-    islands: IslandTensors | None = None,
-    copies: Callable[[], Mapping[str, bytes]] | None = None,
-    keep: int = 2,
-    finite: bool = True,
-) -> Path:
-    """Saves all that this rank holds, together with every other rank; returns the committed folder.
-
-    `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has no
-    tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether every number
-    written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this rank's alone.
-    `islands`: each writes its own weights and states; those under `optimizer/` are island 0's. `copies` makes further
-    files, on rank 0. Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
-    """
-    final, first = step_folder(root, step), mesh.rank == 0
-    partial = final.with_name(final.name + PARTIAL)
-
-    def begin() -> dict[str, Any]:
-        texts = copies() if copies is not None else {}
-        make_empty(root, partial)
-        for name, text in texts.items():
-            write_whole(partial / name, text.decode("utf-8", "replace"))
-        return vars(describe(partial, texts))
-
-    begun = _together(mesh, partial, begin if first else None)
-    chunks = _chunks(weights, states, mesh, islands)
-    chunks += [_whole(rank_name(name, mesh.rank), tensor) for name, tensor in (of_rank or {}).items()]
-    if first:
-        chunks += [_whole(BUFFER + name, tensor) for name, tensor in (buffers or {}).items()]
-    if complexes := [name for name, tensor in (buffers or {}).items() if tensor.is_complex()]:
-        state = {**state, COMPLEX: complexes}
-
-    written = _together(mesh, partial, lambda: vars(write_rank(partial, chunks, mesh.rank)))
-
-    def finish() -> None:
-        parts = [Written(**part) for part in (begun[0], *written)]
-        finiteness = finite_entry(finite, (name for part in parts for name in part.nonfinite))
-        head = {"step": step, "samples": samples, "run_id": run_id, "model": model, "layout": layout}
-        commit(partial, final, parts, {**state, **finiteness}, **head)
-
-    _together(mesh, partial, finish if first else None)
-    if first:
-        prune(root, keep)
-    return final
-
-
-def _together(mesh: Mesh, partial: Path, write: Callable[[], Any] | None) -> list[Any]:
-    """Every rank's result of its write (None: it has nothing to write), or RunError on all when one had a problem."""
-    problem = value = None
-    try:
-        value = write() if write is not None else None
-    except Exception as error:  # safetensors wraps OSError in an error of its own
-        problem = str(error)
-        if "No space left" in problem or "os error 28" in problem:
-            problem = "no space left on the disk"
-    answers = gather_json([problem, value], mesh)
-    for rank, (text, _) in enumerate(answers):
-        if text:
-            if mesh.rank == 0:
-                shutil.rmtree(partial, ignore_errors=True)
-            older = "older checkpoints are kept" if committed(partial.parent) else "no older checkpoint exists"
-            raise RunError(f"cannot save {partial.with_suffix('').name}: {text} (rank {rank}); {older}")
-    return [answer for _, answer in answers]
-
-
 def make_empty(root: Path, partial: Path) -> None:
     """An empty folder to write into; the rest of a killed save is removed."""
     root.mkdir(parents=True, exist_ok=True)
@@ -181,8 +98,18 @@ class Chunk:
         """The box's size."""
         return prod(self.box[1]) * self.dtype.itemsize
 
+    @property
+    def item(self) -> Item:
+        """As a file of tensors takes it."""
+        return self.name, self.dtype, self.box[1], self.get
 
-def _chunks(weights: Weights, states: States, mesh: Mesh, islands: IslandTensors | None = None) -> list[Chunk]:
+    @property
+    def passing(self) -> bool:
+        """Whether something else than an update may change it: a module's buffer, a tensor of one rank."""
+        return self.name.startswith((BUFFER, RANK))
+
+
+def chunks_of(weights: Weights, states: States, mesh: Mesh, islands: IslandTensors | None = None) -> list[Chunk]:
     """The boxes of weights and of optimizer states that this rank writes."""
     chunks: list[Chunk] = []
     outer = islands.outer if islands is not None else {}
@@ -212,7 +139,7 @@ def _chunk(weight: Weight, name: str, tensor: Tensor | Later) -> Chunk:
     return Chunk(name, weight.placement.tensor.shape, tensor.dtype, weight.box, get)
 
 
-def _whole(name: str, tensor: Tensor) -> Chunk:
+def whole_chunk(name: str, tensor: Tensor) -> Chunk:
     """A whole tensor; a complex one as pairs of real numbers, since safetensors lacks some complex types."""
     tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     shape = tuple(tensor.shape)
@@ -227,20 +154,28 @@ class Written:
     nonfinite: list[str]  # tensors with inf or NaN, the first few
 
 
-def write_rank(folder: Path, chunks: Iterable[Chunk], rank: int) -> Written:
-    """Writes a rank's boxes, the model's apart from all others, as `model-00003-000.safetensors` and on."""
+def in_files(chunks: Iterable[Chunk], rank: int) -> Iterator[tuple[str, list[Chunk]]]:
+    """(name, chunks) of a rank's files: the model's apart from all others, as `model-00003-000.safetensors` and on."""
     apart: dict[str, list[Chunk]] = {"model": [], "optimizer": []}
     for chunk in chunks:
         apart["optimizer" if chunk.name.startswith(BESIDE_MODEL) else "model"].append(chunk)
-    files: dict[str, dict[str, object]] = {}
-    nonfinite: list[str] = []
     for stem, some in apart.items():
         for number, batch in enumerate(_by_size(some)):
-            name = f"{stem}-{rank:05d}-{number:03d}.safetensors"
-            items = [(chunk.name, chunk.dtype, chunk.box[1], bound(_looked_at, chunk, nonfinite)) for chunk in batch]
-            stored = write_tensors(folder / name, items)
-            held = [(c.name, str(c.dtype).removeprefix("torch."), c.shape, c.box) for c in batch]
-            files[name] = {**asdict(stored), "boxes": pack(held)}
+            yield f"{stem}-{rank:05d}-{number:03d}.safetensors", batch
+
+
+def boxes_of(batch: Iterable[Chunk]) -> Any:
+    """What a file holds, as its entry in the manifest has it."""
+    return pack([(c.name, str(c.dtype).removeprefix("torch."), c.shape, c.box) for c in batch])
+
+
+def write_rank(folder: Path, chunks: Iterable[Chunk], rank: int) -> Written:
+    """Writes a rank's boxes, the tensors one after the other."""
+    files: dict[str, dict[str, object]] = {}
+    nonfinite: list[str] = []
+    for name, batch in in_files(chunks, rank):
+        stored = write_tensors(folder / name, [replace(c, get=bound(_looked_at, c, nonfinite)).item for c in batch])
+        files[name] = {**asdict(stored), "boxes": boxes_of(batch)}
     return Written(files, nonfinite)
 
 
@@ -303,14 +238,19 @@ def commit(partial: Path, final: Path, written: Sequence[Written], state: Mappin
     replaced = final.with_name(f"{final.name}.old{PARTIAL}")
     if final.exists():  # a resume saved this step again: one of the two is whole at any moment
         final.rename(replaced)
-    partial.rename(final)
+    try:
+        partial.rename(final)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(final)
+        raise
     sync_folder(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def prune(root: Path, keep: int) -> list[Path]:
+def prune(root: Path, kept: Retention) -> list[Path]:
     """Removes the finished checkpoints that aren't kept, COMMIT first; returns them."""
-    old = superfluous(committed(root), keep)
+    old = superfluous(committed(root), kept)
     for folder in old:
         with suppress(OSError):
             remove(folder)
