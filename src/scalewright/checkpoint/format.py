@@ -83,7 +83,7 @@ def read_manifest(folder: Path) -> Manifest:
     UserError when the folder isn't a finished checkpoint, or its manifest is damaged."""
     content = _read_head(folder, MANIFEST)
     try:
-        manifest = (_parse if len(content) < KEPT_BYTES else _parse.__wrapped__)(content)
+        manifest = (parse_manifest if len(content) < KEPT_BYTES else parse_manifest.__wrapped__)(content)
         if isinstance(manifest, Manifest):
             return manifest
         how = "read it with the release that wrote it"
@@ -95,7 +95,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 @lru_cache(maxsize=1)  # a resume verifies and reads the same one
-def _parse(content: bytes) -> Manifest | int:
+def parse_manifest(content: bytes) -> Manifest | int:
     """A manifest; of an unknown version only its number. Raises what damage makes of it."""
     data = parse_json(content)
     if (version := whole(data["version"], "version")) not in (1, VERSION):

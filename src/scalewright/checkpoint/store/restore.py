@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from scalewright.checkpoint.format import free_name
+from scalewright.checkpoint.format import PARTIAL, free_name
 from scalewright.checkpoint.read import damage
 from scalewright.checkpoint.store.bring import Place, beside, run_place, step_number
 from scalewright.checkpoint.store.upload import RUN_ID
@@ -56,7 +56,7 @@ def restore(url: str, root: Path, mesh: Mesh, after: int) -> tuple[Path | None, 
 
 def _bring(place: Place, name: str, entries: list[Entry], root: Path, mesh: Mesh) -> str | None:
     """Fetches one checkpoint; the problem, the same on every rank."""
-    partial, home = root / f"{name}.tmp", root.parent
+    partial, home = root / f"{name}.fetched{PARTIAL}", root.parent  # no save: one with COMMIT may lack files
 
     def begin() -> None:
         make_empty(root, partial)
