@@ -12,6 +12,7 @@ work on the machine counts little; for files it is wall time, ways in turn.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -19,6 +20,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -38,9 +41,10 @@ from scalewright.checkpoint.sums import PIECE
 from scalewright.checkpoint.write import Chunk, Written, chunks_of, commit, in_files, write_rank
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
-from scalewright.spec.grid import make_grid
+from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.layout import Layout
-from scalewright.spec.placement import box, place
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.placement import Placement, box, holders, place
 from scalewright.spec.presets import load_model_spec
 
 KINDS = ("exp_avg", "exp_avg_sq")
@@ -67,29 +71,39 @@ class Timer:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - began
 
 
-def weights_of(model: Any, layout: Layout, rank: int) -> tuple[Weights, Mesh]:
+def weights_of(model: ModelSpec, layout: Layout, rank: int) -> tuple[Weights, Mesh]:
     """A rank's weights without numbers."""
-    mesh = Mesh(rank, make_grid(layout, model.kv_heads), CPU, {})
-    coords, sizes, nothing = mesh.coords, mesh.grid.size_of, nn.Parameter(torch.empty(0))
-    stage = coords["pp"]
-    placements = [p for p in place(model, layout) if layout.pp == 1 or stage in p.stages]
-    return Weights([Weight(p, nothing, nothing, box(p, coords, sizes), 1) for p in placements]), mesh
+    grid, placements = placed(model, layout)
+    mesh = Mesh(rank, grid, CPU, {})
+    coords, nothing = mesh.coords, nn.Parameter(torch.empty(0))
+    mine = [p for p in placements if coords["pp"] in holders(p, layout)]
+    return Weights([Weight(p, nothing, nothing, box(p, coords, grid.size_of), 1) for p in mine]), mesh
 
 
-def chunks_on(model: Any, layout: Layout, rank: int) -> list[Chunk]:
+@lru_cache
+def placed(model: ModelSpec, layout: Layout) -> tuple[Grid, tuple[Placement, ...]]:
+    """The same for all ranks."""
+    return make_grid(layout, model.kv_heads), place(model, layout)
+
+
+def chunks_on(model: ModelSpec, layout: Layout, rank: int) -> list[Chunk]:
     """What a rank writes: its own code decides which boxes are its."""
     weights, mesh = weights_of(model, layout, rank)
     states = {weight.name: dict.fromkeys(KINDS, weight.master) for weight in weights}
-    return chunks_of(weights, states, mesh)
+    chunks = chunks_of(weights, states, mesh)
+    gc.freeze()  # a rank has its own chunks alone, and its collector no others to look through
+    return chunks
 
 
 def not_written(path: Path, items: Any) -> StoredFile:
     """The entry of a file that isn't written: its size, and as many checksums."""
-    size = sum(torch.Size(shape).numel() * dtype.itemsize for _, dtype, shape, _ in items) + 4096
+    size = sum(prod(shape) * dtype.itemsize for _, dtype, shape, _ in items) + 4096
     return StoredFile(size, f"crc32/{PIECE}:" + "89abcdef" * -(-size // PIECE))
 
 
-def after(model: Any, layout: Layout, all_chunks: list[list[Chunk]], folder: Path, then: Layout) -> dict[str, Any]:
+def after(
+    model: ModelSpec, layout: Layout, all_chunks: list[list[Chunk]], folder: Path, then: Layout
+) -> dict[str, Any]:
     """Bytes and CPU seconds of today's code, and of a resume on the same layout and on another."""
     timer, texts = Timer(), []
     with mock.patch.object(write, "write_tensors", not_written):
@@ -119,9 +133,7 @@ def after(model: Any, layout: Layout, all_chunks: list[list[Chunk]], folder: Pat
             for weight in weights:
                 for prefix in ("", *(f"optimizer/{kind}/" for kind in KINDS)):
                     copies = reader.copies(reader.manifest.tensors[prefix + weight.name], weight.box)
-                    assert (
-                        sum(torch.Size(lengths).numel() for *_, lengths in copies) == torch.Size(weight.box[1]).numel()
-                    )
+                    assert sum(prod(lengths) for *_, lengths in copies) == prod(weight.box[1])
                     files |= {part.file for part, _, _ in copies}
         answer[f"files, {name}"] = len(files)
     timer.seconds["a rank describes"] = timer.seconds.pop("all ranks describe") / len(all_chunks)
@@ -184,6 +196,7 @@ def files(quick: bool) -> dict[str, Any]:
     count, rounds = (4, 1) if quick else (64, 5)
     tensors = {f"layers.{number}.weight": torch.randn(1 << 22) for number in range(count)}
     size, seconds = count << 24, {"before": [], "after": [], "torch.save": [], "verify": []}
+    items = [(name, value.dtype, tuple(value.shape), value.detach) for name, value in tensors.items()]
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         path = Path(folder, "file")
 
@@ -203,7 +216,6 @@ def files(quick: bool) -> dict[str, Any]:
         for _ in range(rounds + 1):  # the first one warms up
             timed("torch.save", plain)
             timed("before", lambda: before.write_file(path, tensors))
-            items = [(name, value.dtype, tuple(value.shape), value.detach) for name, value in tensors.items()]
             stored = timed("after", lambda: write_tensors(path, items))
             began = time.perf_counter()
             assert first_damage(path, stored) is None
