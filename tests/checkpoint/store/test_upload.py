@@ -258,3 +258,22 @@ def test_a_store_that_is_gone_is_an_error_only_on_an_empty_disk(wiped, tmp_path,
     shutil.rmtree(tmp_path / "out")
     with pytest.raises(Exception, match="cannot look for the run's checkpoints: cannot list there"):
         train(wiped, quiet=True)
+
+
+def test_no_step_waits_for_a_store(tmp_path, monkeypatch):
+    """All steps are done before the store takes its first byte; what had to be left out is said."""
+    gate, real = threading.Event(), upload.Store.put
+
+    def put(store: Any, name: str, content: Any) -> None:
+        assert name == upload.RUN_ID or gate.wait(30)
+        real(store, name, content)
+
+    monkeypatch.setattr(upload.Store, "put", put)
+    url = f"file://{tmp_path}/store"
+    run = run_data(tmp_path, checkpoint={"every": 1, "store": url})
+    train(run, quiet=True, on_step=lambda row: gate.set() if row["step"] == 10 else None)
+    assert sound(url) == ["step-00000010", "step-00000002"]
+    events = map(json.loads, (tmp_path / "out" / "events.jsonl").read_text().splitlines())
+    told = [(event["step"], "behind" in event.get("message", "")) for event in events if event["kind"] == "store"]
+    assert [step for step, behind in told if behind] == [3, 4, 5, 6, 7, 8, 9]
+    assert [step for step, behind in told if not behind] == [1, 2, 10]
