@@ -18,12 +18,12 @@ BUDGET = {
     "accept": 470,
     "bench": 700,
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
-    "checkpoint": 3_220,  # lint/: what engines trip over in an export, five kinds of files; store/: 440
+    "checkpoint": 3_430,  # lint/: exports; boxes in few words, files with checksums of pieces; saves beside training
     "cli": 4_015,  # serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
     "data": 3_255,  # which fraction validates; names of mended files; tokens in a store
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
     "dry_run": 1_060,  # kinds of memory as a plan has them
-    "emit": 9_760,  # serving/: six engines, another's limits, a GGUF file; bash/: scripts as bash reads them, bounded
+    "emit": 9_761,  # serving/: six engines, another's limits, a GGUF file; bash/: scripts as bash reads them, bounded
     "evaluate": 210,
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 610,
@@ -38,9 +38,9 @@ BUDGET = {
     "report": 4_650,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
     "serve": 2_785,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
     "spec": 7_125,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
+    "track": 1_193,  # a line before silence; lines copied now, on the disk later
+    "train": 6_690,  # copies compared for silent corruption (190); a bad step run again
     "storage": 320,  # stores by URL, their errors in words; copies on this node
-    "track": 1_190,  # a line before silence
-    "train": 6_510,  # a store behind saves; folders that were moved; own optimizers tried, and measured
     "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced
 }
 

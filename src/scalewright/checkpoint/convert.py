@@ -31,7 +31,7 @@ from scalewright.checkpoint.format import COMMIT, step_folder
 from scalewright.checkpoint.lint import lint
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, text_files
 from scalewright.checkpoint.store.bring import bring
-from scalewright.checkpoint.write import Chunk, commit, make_empty, merge, write_chunks
+from scalewright.checkpoint.write import Chunk, commit, make_empty, write_rank
 from scalewright.model.companions import Training, copy_origin
 from scalewright.model.huggingface import MAX_SHARD_BYTES, torch_dtype, write_huggingface
 from scalewright.model.load import TensorReader, build, is_checkpoint, open_huggingface
@@ -168,9 +168,9 @@ def _to_checkpoint(folder: TensorReader, source: Path, out: Path) -> Converted:
     try:
         make_empty(root, partial)
         chunks = [_chunk(folder, t.name, t.shape) for t in tensors(spec, mtp=True)]
-        written, run_id = write_chunks(partial, chunks, "model-00000"), uuid.uuid4().hex[:12]
-        manifest = merge([written], step=0, samples=0, run_id=run_id, model=spec.dump(), layout=Layout().dump())
-        commit(partial, final, manifest, {"step": 0, "samples": 0, "tokens": 0, "optimizer": {}})
+        written, state = write_rank(partial, chunks, 0), {"step": 0, "samples": 0, "tokens": 0, "optimizer": {}}
+        head = {"run_id": uuid.uuid4().hex[:12], "model": spec.dump(), "layout": Layout().dump()}
+        commit(partial, final, [written], state, step=0, samples=0, **head)
         for name in ("tokenizer.json", *COMPANIONS):
             if inside(source, name).is_file():
                 shutil.copyfile(source / name, out / name)
@@ -199,7 +199,7 @@ def _parameters(spec: ModelSpec) -> int:
 
 def _chunk(folder: TensorReader, name: str, shape: tuple[int, ...]) -> Chunk:
     box = ((0,) * len(shape), shape)
-    return Chunk(name, name, shape, torch.float32, box, lambda: folder.read(name).float())
+    return Chunk(name, shape, torch.float32, box, lambda: folder.read(name).float())
 
 
 TOLERANCE = 1e-4  # of the largest logit, both in fp32 from the weights as they are stored

@@ -173,12 +173,14 @@ class TrainSpec(Spec):
 
 
 class CheckpointSpec(Spec):
-    """When to save, and how many saves to keep."""
+    """When to save, and which saves to keep: the newest, and beside them two kinds more."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     every: int = Field(0, ge=0)
     keep: int = Field(2, ge=1)
+    keep_every: int = Field(0, ge=0)  # those of steps that are multiples of it, for ever
+    keep_best: int = Field(0, ge=0)  # those with the lowest held-out loss
     async_: bool = Field(False, alias="async")
     at_end: bool = True
     store: str | None = None  # a URL: saves are put there, too, behind the run (checkpoint/store/)

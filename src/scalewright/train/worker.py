@@ -109,6 +109,8 @@ def _train(session: Session, stop: StopRequest, started: float) -> dict[str, obj
             session.state.check_first()
         with garbage_at_steps():
             stopped = _stops_first(session, stop) or _loop_again(session, stop)
+        with session.watch.phase("save"):
+            session.settle_save()
         counts = session.counter.together()  # of a call that had enough steps
         if counts is not None and record is not None:
             record.event("measured", "", step=session.done, **counts)

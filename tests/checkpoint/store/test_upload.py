@@ -15,6 +15,7 @@ from scalewright.api import train
 from scalewright.checkpoint.store import upload
 from scalewright.checkpoint.store.look import look_into
 from scalewright.checkpoint.store.upload import Uploader
+from scalewright.checkpoint.verify import Retention
 from scalewright.spec.errors import UserError
 from scalewright.storage.objects import StoreError, open_store
 
@@ -59,7 +60,7 @@ class Shim:
 
 def put_all(url: str, saves: list[Path], keep: int = 2, tell: Any = None) -> None:
     """What a run on two ranks does with its saves, one after the other."""
-    ranks = [Uploader(url, rank, 2, keep, tell if rank == 0 else None) for rank in range(2)]
+    ranks = [Uploader(url, rank, 2, Retention(keep), tell if rank == 0 else None) for rank in range(2)]
     for folder in saves:
         for uploader in ranks:
             uploader.offer(folder)
@@ -138,7 +139,7 @@ def test_a_part_of_an_earlier_attempt_doesn_t_count(saves, tmp_path, monkeypatch
     monkeypatch.setattr(upload, "STALL_S", 0.2)
     url, events = f"file://{tmp_path}/store", list[str]()
     open_store(url, create=True).put("parts/00000004-00001", b"of another")
-    uploader = Uploader(url, 0, 2, 2, lambda kind, message="", **fields: events.append(message))
+    uploader = Uploader(url, 0, 2, Retention(), lambda kind, message="", **fields: events.append(message))
     uploader.offer(saves[1])
     while not events:
         pass
@@ -159,7 +160,7 @@ def test_a_store_that_fails_is_tried_again_and_said(saves, tmp_path, monkeypatch
 
     monkeypatch.setattr(upload.Store, "put", put)
     uploader = Uploader(
-        f"file://{tmp_path}/store", 0, 1, 2, lambda kind, message="", **_: events.append((kind, message))
+        f"file://{tmp_path}/store", 0, 1, Retention(), lambda kind, message="", **_: events.append((kind, message))
     )
     uploader.offer(saves[0])
     while not any(kind == "store" for kind, _ in events):
@@ -180,7 +181,7 @@ def test_a_slow_store_never_blocks_and_skips_alike(saves, tmp_path, monkeypatch)
 
     monkeypatch.setattr(upload.Store, "put", put)
     copies = [shutil.copytree(folder, tmp_path / "run" / "checkpoints" / folder.name) for folder in saves[:2]]
-    uploader = Uploader(f"file://{tmp_path}/store", 0, 1, 2)
+    uploader = Uploader(f"file://{tmp_path}/store", 0, 1, Retention())
     uploader.offer(copies[0])
     while uploader._queue:  # until it is under way
         pass
@@ -197,7 +198,7 @@ def test_a_slow_store_never_blocks_and_skips_alike(saves, tmp_path, monkeypatch)
 def test_a_future_that_was_given_up_is_set_aside(saves, tmp_path):
     url = f"file://{tmp_path}/store"
     put_all(url, saves[:3], keep=5)
-    uploader = Uploader(url, 0, 1, 5)
+    uploader = Uploader(url, 0, 1, Retention(5))
     uploader.go_back(2)
     uploader.close()
     assert sound(url) == ["step-00000002"]
@@ -206,10 +207,10 @@ def test_a_future_that_was_given_up_is_set_aside(saves, tmp_path):
 
 def test_another_run_s_place_is_refused(tmp_path):
     url = f"file://{tmp_path}/store"
-    Uploader(url, 0, 1, 2).claim("this run")
-    Uploader(url, 0, 1, 2).claim("this run")
+    Uploader(url, 0, 1, Retention()).claim("this run")
+    Uploader(url, 0, 1, Retention()).claim("this run")
     with pytest.raises(UserError, match="another run"):
-        Uploader(url, 0, 1, 2).claim("another")
+        Uploader(url, 0, 1, Retention()).claim("another")
 
 
 @pytest.fixture

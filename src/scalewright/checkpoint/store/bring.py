@@ -9,7 +9,7 @@ checksums by whoever opens the files, as with any checkpoint (checkpoint/read.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -69,6 +69,12 @@ def step_number(folder: str) -> int:
     return int(folder.split("-")[1])
 
 
+def forget(place: Place, steps: Mapping[str, Sequence[Entry]]) -> None:
+    """What a run has removed from its checkpoints in the store goes from their copies, too."""
+    names = {entry.name for entries in steps.values() for entry in entries}
+    drop(place.mirror, lambda name: step_of(name) is None or name in names)
+
+
 def is_committed(step: str, entries: Sequence[Entry]) -> bool:
     """Whether a step folder has its COMMIT."""
     return any(entry.name.endswith(f"{step}/{COMMIT}") for entry in entries)
@@ -121,8 +127,8 @@ def _brought(text: str, states: bool) -> Path:
             steps, place = (found, flat) if (found := flat.committed()) else (steps, place)
         if not steps:
             return _model(place, text)
-        if place.step is None:  # those that the run has removed meanwhile go here, too
-            drop(place.mirror, lambda name: step_of(name) is None or step_of(name) in steps)
+        if place.step is None:
+            forget(place, steps)
         step = _newest_finite(place, steps)
         wanted = [e for e in steps[step] if states or not e.name.split("/")[-1].startswith(STATES)]
         fetch(place.store, [*beside(place), *wanted], place.mirror, shown(heart, text))

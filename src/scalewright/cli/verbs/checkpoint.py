@@ -85,7 +85,8 @@ def _known(problems: list[str], folder: Path) -> list[str]:
 def prune_checkpoints(
     run: Run,
     keep: Annotated[int | None, flag("How many of the newest stay; by default checkpoint.keep.", min=1)] = None,
-    keep_every: Annotated[int, option("N", "Also keep steps that are multiples of N.", min=0)] = 0,
+    keep_every: Annotated[int | None, option("N", "Also multiples of N; by default keep_every.", min=0)] = None,
+    keep_best: Annotated[int | None, option("K", "Also the K with the lowest held-out loss.", min=0)] = None,
     dry_run: Annotated[bool, flag("Show what would go, and remove nothing.")] = False,
     json: Json = False,
 ) -> None:
@@ -97,7 +98,7 @@ def prune_checkpoints(
     scalewright checkpoint prune runs/run --keep 1 --dry-run
     """
     from scalewright.checkpoint.format import committed, remove
-    from scalewright.checkpoint.verify import superfluous, verify
+    from scalewright.checkpoint.verify import Retention, superfluous, verify
     from scalewright.train.state.claim import hold_folder
 
     root = _folders(run)[0].parent
@@ -110,7 +111,9 @@ def prune_checkpoints(
             sound = next((folder for folder in whole if not verify(folder)), None)
         if sound is None:
             raise UserError("no checkpoint here is whole: none is removed", str(root), "restore one first")
-        old = {p for p in superfluous(whole, keep or _kept_by(home)) if not keep_every or _number(p) % keep_every}
+        asked = (keep, keep_every, keep_best)
+        counts = (of_run if value is None else value for value, of_run in zip(asked, _kept_by(home), strict=True))
+        old = set(superfluous(whole, Retention(*counts)))
         unfinished = set(_folders(run)) - set(whole)
         rows = [_row(folder) for folder in _folders(run)]
         gone = [row for row in rows if Path(row["path"]) in old - {sound} | unfinished]
@@ -128,12 +131,13 @@ def prune_checkpoints(
         print(f"{_name(row)}: {verb} ({row['bytes'] / 2**20:,.1f} MiB, {_state(row)})")
 
 
-def _kept_by(home: Path) -> int:
+def _kept_by(home: Path) -> tuple[int, int, int]:
     from scalewright.spec.base import read_yaml
     from scalewright.spec.run import CheckpointSpec
 
     data = read_yaml(home / "run.yaml") if (home / "run.yaml").exists() else {}
-    return CheckpointSpec.parse(data.get("checkpoint", {}) if isinstance(data, dict) else {}).keep
+    spec = CheckpointSpec.parse(data.get("checkpoint", {}) if isinstance(data, dict) else {})
+    return spec.keep, spec.keep_every, spec.keep_best
 
 
 def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
