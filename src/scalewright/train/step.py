@@ -77,7 +77,7 @@ class Step:
             self.guard = Guard(GuardSpec(), device)
         self._buffers = KeptBuffers(self.parallel.model)
 
-    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0, written: bool = False) -> Tensor:
+    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0, written: float = 0.0) -> Tensor:
         """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it.
 
         `counted` is this rank's number of counted tokens, an int64 scalar on the device. Loss is in nats per counted
