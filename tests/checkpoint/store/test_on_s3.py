@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 import yaml
 
 from object_store import BUCKET, s3, server  # noqa: F401 - fixtures
@@ -15,6 +16,7 @@ from scalewright.storage.objects import open_store
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "storage.md"
 
 
+@pytest.mark.slow
 def test_the_page_s_commands(s3, tmp_path, call_cli, monkeypatch):  # noqa: F811
     """All of them, in order; the model is a tiny one, and its data are prepared first."""
     monkeypatch.chdir(tmp_path)

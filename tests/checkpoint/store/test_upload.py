@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runs import run_data
+from runs import TIMING, run_data
 from scalewright.api import train
 from scalewright.checkpoint.store import upload
 from scalewright.checkpoint.store.look import look_into
@@ -24,10 +24,20 @@ pytest.importorskip("obstore")
 
 @pytest.fixture(scope="module")
 def saves(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The checkpoints of a run on two ranks, at steps 2, 4, 6, 8 and 10."""
+    """The checkpoints of a run, at steps 2, 4, 6, 8 and 10, with two files of tensors each."""
     folder = tmp_path_factory.mktemp("saves")
-    train(run_data(folder, layout={"devices": 2}, checkpoint={"every": 2, "keep": 5}), quiet=True)
+    train(run_data(folder, optimizer=ADAM, checkpoint={"every": 2, "keep": 5}), quiet=True)
     return sorted((folder / "out" / "checkpoints").iterdir())
+
+
+ADAM = {"name": "adamw", "lr": 1e-3}
+
+
+class Half(Uploader):
+    """One of two ranks: the second has the optimizer's file. test_kills.py has real ones."""
+
+    def _is_mine(self, name: str) -> bool:
+        return name.startswith("optimizer-") == (self.rank == 1)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +70,7 @@ class Shim:
 
 def put_all(url: str, saves: list[Path], keep: int = 2, tell: Any = None) -> None:
     """What a run on two ranks does with its saves, one after the other."""
-    ranks = [Uploader(url, rank, 2, Retention(keep), tell if rank == 0 else None) for rank in range(2)]
+    ranks = [Half(url, rank, 2, Retention(keep), tell if rank == 0 else None) for rank in range(2)]
     for folder in saves:
         for uploader in ranks:
             uploader.offer(folder)
@@ -127,7 +137,7 @@ def test_what_is_there_isn_t_put_again_and_another_of_its_step_replaces_it(saves
         put_all(url, saves[1:2])
         assert shim.calls == 0
     shutil.copytree(saves[1], other)
-    train(run_data(tmp_path, layout={"devices": 2}, seed=4, checkpoint={"every": 4}), quiet=True, steps=4)
+    train(run_data(tmp_path, optimizer=ADAM, seed=4, checkpoint={"every": 4}), quiet=True, steps=4)
     put_all(url, [tmp_path / "out" / "checkpoints" / saves[1].name])
     assert sound(url) == ["step-00000004", "step-00000002"]
     commit = tmp_path / "store" / "checkpoints" / saves[1].name / "COMMIT"
@@ -205,12 +215,44 @@ def test_a_future_that_was_given_up_is_set_aside(saves, tmp_path):
     assert (tmp_path / "store" / "checkpoints" / "step-00000006" / "COMMIT.aside").exists()
 
 
-def test_another_run_s_place_is_refused(tmp_path):
+def test_another_run_s_place_is_refused(saves, tmp_path):
     url = f"file://{tmp_path}/store"
+    Uploader(url, 0, 1, Retention()).claim("lost before its first save came")
     Uploader(url, 0, 1, Retention()).claim("this run")
+    put_all(url, saves[:1])
     Uploader(url, 0, 1, Retention()).claim("this run")
     with pytest.raises(UserError, match="another run"):
         Uploader(url, 0, 1, Retention()).claim("another")
+
+
+@pytest.mark.parametrize("key", ["resume", "init"])
+def test_a_run_begins_from_a_url(key, saves, tmp_path):
+    """As from the same folder on the disk; a node fetches the files that its ranks read, each compared as it comes."""
+    url = f"file://{saves[2].parent.parent}"
+    place = f"{url}/checkpoints/{saves[2].name}" if key == "resume" else url
+    for name, source in (("local", str(saves[2] if key == "resume" else saves[-1])), ("there", place)):
+        train(run_data(tmp_path, out_dir=str(tmp_path / name), optimizer=ADAM, **{key: source}), quiet=True, steps=8)
+    assert rows(tmp_path / "local") == rows(tmp_path / "there")
+    fetched = {path.name for path in (tmp_path / "cache").rglob("*.safetensors")}
+    assert fetched == {path.name for path in saves[2].glob("*.safetensors" if key == "resume" else "model-*")}
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """What two equal runs have written alike."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [{key: value for key, value in row.items() if key not in TIMING} for row in lines]
+
+
+def test_a_damaged_file_at_a_url_is_named(saves, tmp_path):
+    shutil.copytree(saves[2], tmp_path / "store" / saves[2].name)
+    (model,) = (tmp_path / "store").rglob("model-00000-*")
+    content = bytearray(model.read_bytes())
+    content[-3] ^= 1
+    model.write_bytes(content)
+    with pytest.raises(Exception, match=r"damaged: model-00000-000\.safetensors is damaged"):
+        train(
+            run_data(tmp_path, optimizer=ADAM, resume=f"file://{tmp_path}/store/{saves[2].name}"), quiet=True, steps=8
+        )
 
 
 @pytest.fixture
@@ -227,13 +269,7 @@ def test_an_empty_disk_goes_on_from_the_store_bitwise(wiped, tmp_path):
     assert ended.resumed_from == 6
     whole = run_data(tmp_path, out_dir=str(tmp_path / "whole"))
     train(whole, quiet=True)
-    kept = ("step", "loss", "grad_norm", "sample_ids_hash")
-
-    def rows(name: str) -> list[tuple[object, ...]]:
-        lines = map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
-        return [tuple(row.get(key) for key in kept) for row in lines]
-
-    assert rows("out") == rows("whole")
+    assert rows(tmp_path / "out") == rows(tmp_path / "whole")
 
 
 def test_a_damaged_one_in_the_store_is_passed_over(wiped, tmp_path):

@@ -15,13 +15,11 @@ from pathlib import Path
 
 from scalewright.checkpoint.format import COMMIT, StoredFile, read_manifest
 from scalewright.checkpoint.pieces import pieces_of
-from scalewright.checkpoint.store.bring import Place, find_place, forget, is_committed
+from scalewright.checkpoint.store.bring import TENSORS, Place, find_place, forget, is_committed
 from scalewright.spec.common.urls import parse_url
 from scalewright.spec.errors import UserError
 from scalewright.storage.mirror import fetch
 from scalewright.storage.objects import AT_ONCE, PART_BYTES, Entry, Store
-
-TENSORS = ".safetensors"
 
 
 @dataclass(frozen=True)

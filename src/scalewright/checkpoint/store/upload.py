@@ -79,6 +79,7 @@ class Uploader:
         """`kept` are the finished checkpoints that stay in the store; `tell` is rank 0's."""
         self.place = run_place(url, create=True)
         self.rank, self.world, self.kept, self.tell = rank, world, kept, tell
+        self.run_id: str | None = None  # rank 0's, from `claim` on
         self._queue: deque[Saved | int] = deque()  # a number: finished ones after that step are put aside
         self._changed, self._closing, self._busy = threading.Condition(), False, False
         self._moved = time.monotonic()  # when something was last put
@@ -91,16 +92,18 @@ class Uploader:
         return self.place.store
 
     def claim(self, run_id: str) -> None:
-        """Rank 0's, before the first step: the place is this run's, and can be written to. Raises UserError where it is
-        another's, or where permission or credentials lack; StoreError where the store doesn't answer now."""
-        try:
+        """Rank 0's, before the first step and each save: the place is this run's, and can be written to. Raises
+        UserError where it holds another's checkpoints, or where permission or credentials lack; StoreError where the
+        store doesn't answer now."""
+        self.run_id, owner = run_id, None
+        with suppress(AbsentError):
             owner = self.store.read(RUN_ID, 1 << 10).decode("utf-8", "replace")
-        except AbsentError:
-            self.store.put(RUN_ID, run_id.encode())
+        if owner == run_id:
             return
-        if owner != run_id:
+        if owner is not None and self.place.committed():  # without any it was lost before its first one came
             how = "give this run a place of its own, or remove what is there"
             raise UserError("the store's place holds the checkpoints of another run", str(self.store.url), how)
+        self.store.put(RUN_ID, run_id.encode())
 
     @property
     def waiting(self) -> bool:
@@ -202,6 +205,8 @@ class Uploader:
     def _put(self, saved: Saved) -> None:
         """This rank's files; rank 0 also all that comes after the other ranks' are there."""
         where, store = f"{SAVES}/{saved.name}", self.store
+        if self.run_id is not None:
+            self.claim(self.run_id)
         if not self._makes_room(saved, where):
             return
         for name, file in saved.files.items():
