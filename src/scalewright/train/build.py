@@ -19,6 +19,7 @@ import torch
 from scalewright.checkpoint.format import step_folder
 from scalewright.checkpoint.read import set_aside
 from scalewright.checkpoint.store.upload import Uploader
+from scalewright.checkpoint.verify import Retention
 from scalewright.data.check import BackgroundCheck, unchecked
 from scalewright.data.dataset import Dataset, TokenDataset, open_data
 from scalewright.data.mixture import LeftOut
@@ -204,7 +205,9 @@ def _open_store(session: Session) -> None:
     if run.checkpoint.store is None:
         return
     tell = record.event_from_thread if record is not None else None
-    uploader = Uploader(run.checkpoint.store, mesh.rank, mesh.world, run.checkpoint.store_keep, tell)
+    wanted = run.checkpoint
+    kept = Retention(wanted.store_keep, wanted.keep_every, wanted.keep_best)
+    uploader = Uploader(run.checkpoint.store, mesh.rank, mesh.world, kept, tell)
     refused = None
     if mesh.rank == 0:
         try:
