@@ -96,6 +96,11 @@ class AsyncSaver:
         return self._draft is not None or self._committed is not None
 
     @property
+    def committed(self) -> bool:
+        """On rank 0: whether the commit that was begun has ended, and `settle` wouldn't wait for it."""
+        return self._committed is not None and self._thread is not None and not self._thread.is_alive()
+
+    @property
     def written(self) -> bool:
         """Whether this rank's part is on the disk, or won't be."""
         self._give()

@@ -2,7 +2,8 @@
 
 LOSS AUX NORM TOKENS STOP     all-reduced, equal on all ranks; in fp64, for exact tokens (MPS has fp32 alone)
                               STOP: 1 of a rank with a signal, world + 1 of rank 0 with a callback's "stop"
-WRITTEN                       ranks whose part of the save that is under way is on the disk, or has failed
+WRITTEN                       ranks whose part of the save that is under way is on the disk, or has failed; more than
+                              all ranks: it is committed
 BUSIEST ENTROPY DROPPED       of a mixture's experts, means over layers (train/balance.py); 0 without one
 SKIPPED .. FACTOR             the guard's decision (train/guard/decide.py), equal on all ranks
 LOCAL                         this rank's own part in a non-finite step

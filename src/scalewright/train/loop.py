@@ -65,6 +65,7 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
         session.watch.stepped(step)
         validate = run.train.valid_every and step % run.train.valid_every == 0
         save = run.checkpoint.every and step % run.checkpoint.every == 0
+        session.copies.after(step, saves=bool(save))
         if validate or save or stopped or step == last:
             stopped = max(stopped, _write(session, batches, readback.flush(), pending, clock))
             if validate:
@@ -72,6 +73,8 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
                     cut_short = not session.validate(step, stop)
                 stopped = stopped or float(cut_short or session.stops(stop))
             ends = stopped or (step == last and run.checkpoint.at_end)
+            if ends and not save:
+                session.copies.after(step, saves=True)
             if save or ends:
                 with session.watch.phase("save"):
                     session.save(step, at_once=bool(ends))

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from scalewright.checkpoint.asynchronous import AsyncSaver
-from scalewright.checkpoint.format import committed
+from scalewright.checkpoint.format import committed, step_folder
 from scalewright.checkpoint.read import CheckpointReader, set_aside
+from scalewright.checkpoint.store.upload import Uploader
 from scalewright.data.dataset import Dataset
 from scalewright.data.mixture import LeftOut, Range
 from scalewright.evaluate.validate import validate
@@ -29,6 +30,7 @@ from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import DataPosition, StepBatches, go_to_place, reading_place
 from scalewright.train.engine import Engine, Stepper
+from scalewright.train.guard.copies import Copies
 from scalewright.train.guard.decide import Guard
 from scalewright.train.guard.health import Health, Rewinder, Target
 from scalewright.train.hangs.watchdog import Watchdog
@@ -72,6 +74,8 @@ class Session:
     measured: tuple[int, float] | None = None  # the newest held-out loss, and its step
     save_problem: str | None = None
     _begun: dict[int, tuple[float, float]] = field(default_factory=dict)  # saves under way: since when, their stall
+    _to_offer: list[int] = field(default_factory=list)  # finished ones that may go to the store
+    uploader: Uploader | None = None  # with checkpoint.store
 
     @property
     def run(self) -> RunSpec:
@@ -116,7 +120,18 @@ class Session:
             root = self.run.folder / "checkpoints"
             rewinder = Rewinder(root, self.mesh, self.run.layout.global_batch, self.place, self.settle_save)
         followed = self.parallel, self.loss, self.mesh, self.record, guard.spike, guard.patience
-        return Health(*followed, self.seed, self._save_if_none, rewinder, replays=self.engine.transparent)
+        again = self.step.again if isinstance(self.step, Step) and self.state.islands is None else None
+        replays = self.engine.transparent
+        return Health(*followed, self.seed, self._save_if_none, rewinder, replays=replays, again=again)
+
+    @cached_property
+    def copies(self) -> Copies:
+        """The comparison of what several ranks hold alike; of another engine's nothing is."""
+        state, guard = self.state, self.run.train.guard
+        every = guard.check_copies if self.engine.transparent else 0
+        return Copies(
+            self.parallel.weights, state.optimizer, self.mesh, every, guard.corruption, state.islands, self.record
+        )
 
     @cached_property
     def counter(self) -> Counter:
@@ -149,6 +164,8 @@ class Session:
                 set_aside(target.folder.parent, target.step)
             place, _ = self.state.restore(reader)
             go_to_place(self.dataset, reader.state)
+        if self.uploader is not None:
+            self.uploader.go_back(target.step)
         self.guard.load(reader.state["guard"])
         self.left_out.append(target.samples)
         left_out = LeftOut.of([*self.run.train.guard.leave_out, *self.left_out])
@@ -217,17 +234,24 @@ class Session:
             self.record.event("fault", f"step {step}: the run waited for its save: {why}", step=step)
         if self.record is not None:
             self.record.saved(step, seconds)
+        self._offer(step)
 
     @property
-    def part_written(self) -> bool:
-        """Whether this rank's part of the save under way is written; never waits."""
-        return self.saver is not None and self.saver.under_way and self.saver.written
+    def part_written(self) -> float:
+        """What this rank adds to a step's report about the save under way, without waiting: 1 once its part is written;
+        rank 0 more than all ranks once it is committed."""
+        if self.saver is None:
+            return 0.0
+        return float(self.saver.written) if self.saver.under_way else (self.mesh.world + 1.0) * self.saver.committed
 
     def follow_save(self, written: float) -> None:
-        """With a step's report: ends the save under way when the parts of all ranks are `written`."""
+        """With a step's report, the sum of `part_written`: ends the save under way when the parts of all ranks are
+        there, and lets every rank go on from it when it is committed."""
         if self.saver is not None:
-            if self.saver.under_way and written >= self.mesh.world:
+            if self.saver.under_way and written == self.mesh.world:
                 self.saver.collect()
+            elif not self.saver.under_way and written > self.mesh.world:
+                self.settle_save()
             self._tell_saves()
 
     def settle_save(self) -> float:
@@ -237,6 +261,9 @@ class Session:
         started = time.perf_counter()
         self.saver.settle()
         self._tell_saves()
+        for step in self._to_offer:  # in turn on all ranks: rank 0 is told of a commit before the others
+            self._offer(step)
+        self._to_offer.clear()
         return time.perf_counter() - started
 
     def _tell_saves(self) -> None:
@@ -246,6 +273,7 @@ class Session:
                 self._failed(outcome.step, outcome.problem)
                 continue
             self.save_problem = None
+            self._to_offer.append(outcome.step)
             if self.record is not None:
                 self.record.saved(outcome.step, stall, outcome.at - started)
 
@@ -260,6 +288,17 @@ class Session:
         if self.record is not None and seconds > LAG_S:
             message = f"step {step}: waited {seconds:.1f} s for the save before: writing takes longer than training"
             self.record.event("lags", message, step=step, seconds=round(seconds, 3))
+
+    def _offer(self, step: int) -> None:
+        """Gives a saved checkpoint to the store, where it is one of those that go there. All ranks call it, and leave
+        out the same ones."""
+        uploader, every = self.uploader, self.run.checkpoint.store_every
+        if uploader is None or (every and step % every and step < self.last):
+            return
+        if any(gather_json(uploader.waiting, self.mesh)) and step < self.last:
+            uploader.left_out(step)
+        else:
+            uploader.offer(step_folder(self.run.folder / "checkpoints", step))
 
     def _save_if_none(self, step: int) -> None:
         """Saves a run that is about to stop and that has nothing to go on from."""

@@ -77,7 +77,7 @@ class Step:
             self.guard = Guard(GuardSpec(), device)
         self._buffers = KeptBuffers(self.parallel.model)
 
-    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0, written: bool = False) -> Tensor:
+    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0, written: float = 0.0) -> Tensor:
         """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it.
 
         `counted` is this rank's number of counted tokens, an int64 scalar on the device. Loss is in nats per counted
@@ -114,6 +114,30 @@ class Step:
             return self.parallel.executor.train(micros, self.loss, divisor)
         scale = self.guard.scale.value
         return self.parallel.executor.train(micros, self.loss, divisor / scale) / scale
+
+    def again(self, micros: Sequence[Micro], counted: Tensor) -> tuple[float, float]:
+        """(loss, gradient norm) of a step whose update was left out, computed once more. Nothing but gradients is
+        changed, and no island merged. All ranks call it, with the step's random numbers; the host waits for it."""
+        assert self.guard is not None
+        report = torch.zeros(WIDTH + self.mesh.world, device=self.mesh.device)
+        tokens = all_sum(counted.to(torch.int64, copy=True), self.mesh, "loss")
+        self._buffers.keep()
+        scale = self.guard.scale.value.clone() if self.guard.scale is not None else 1.0
+        losses = self._losses(micros, tokens.clamp(min=1).to(torch.float32))
+        report[LOSS : AUX + 1] = losses / self.mesh.size("tp")
+        with torch.no_grad():
+            gradients = self.parallel.weights.take_gradients()
+            sum_partial(self.parallel.weights, gradients, self.mesh)
+            report[NORM] = squared_part(gradients, self._shares)
+        if self.balance is not None:
+            self.balance.count()  # these tokens were counted with the step
+        sum_over_ranks(report, self.mesh)
+        left_out = torch.zeros((), dtype=torch.bool, device=self.mesh.device)
+        self._buffers.put_back_unless(left_out)
+        if self.parallel.compression is not None:
+            self.parallel.compression.keep(left_out)
+        loss, norm = torch.stack([report[LOSS], report[NORM] / scale]).tolist()
+        return loss, norm
 
     @torch.no_grad()
     def _update(self, report: Tensor) -> None:

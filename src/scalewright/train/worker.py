@@ -117,6 +117,8 @@ def _train(session: Session, stop: StopRequest, started: float) -> dict[str, obj
         session.watch.ends()
         if not stopped:
             session.health.check_end(session.done)
+        if session.uploader is not None:
+            session.uploader.close()
         if record is not None:
             record.metrics.writer.look()
         status = "stopped" if stopped else "finished"

@@ -7,10 +7,11 @@ A run that trains meanwhile removes old saves: one that goes while it is read is
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,15 +19,24 @@ from scalewright.cli.options import Json, argument, flag, option
 from scalewright.cli.output import print, print_json, working
 from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import decimal, printable
+from scalewright.spec.common.urls import is_url
 from scalewright.spec.errors import RunError, UserError
 
+if TYPE_CHECKING:
+    from scalewright.checkpoint.store.look import There
+
 SHOWN = 6  # settings of a part that `diff` prints; --json has all
-Run = Annotated[Path, argument("RUN_DIR", "A run's folder, or one of its checkpoints.")]
+Run = Annotated[Path, argument("RUN_DIR", "A run's folder, or one of its checkpoints; for some verbs also a URL.")]
 
 
 def list_checkpoints(run: Run, json: Json = False) -> None:
     """List a run's checkpoints, newest first."""
-    rows = [row for folder in _folders(run) if (row := _row(folder))["state"] != "gone"]
+    if is_url(run):
+        from scalewright.checkpoint.store.look import look_into
+
+        rows = _rows_there(look_into(run))
+    else:
+        rows = [row for folder in _folders(run) if (row := _row(folder))["state"] != "gone"]
     if json:
         print_json(rows)
         return
@@ -41,9 +51,12 @@ def verify_checkpoints(run: Run, json: Json = False) -> None:
     """Compare every byte with its checksum; exit code 1 for damage."""
     rows = []
     with working("loading PyTorch") as at:
+        from scalewright.checkpoint.store.look import look_into
         from scalewright.checkpoint.verify import verify
 
-        for folder in _folders(run):
+        if is_url(run):
+            rows = _rows_there(look_into(run, at, every_byte=True))
+        for folder in [] if is_url(run) else _folders(run):
             at(f"reading the save {folder.name}")
             rows.append(_row(folder, verify))
     damaged = any(row["problems"] or row["state"] == "damaged" for row in rows)
@@ -54,6 +67,19 @@ def verify_checkpoints(run: Run, json: Json = False) -> None:
             print(f"{_name(row)}: " + ("; ".join(row["problems"]) or _state(row)))
     if damaged:
         raise typer.Exit(1)
+
+
+def _rows_there(there: Sequence[There]) -> list[dict[str, Any]]:
+    """The rows for checkpoints in a store: from copies of their small files."""
+    rows = []
+    for seen in there:
+        row = _row(seen.folder, None if seen.problems is None else partial(_known, seen.problems))
+        rows.append({**row, "path": seen.url, "bytes": seen.bytes, "saved": seen.saved})
+    return rows
+
+
+def _known(problems: list[str], folder: Path) -> list[str]:
+    return problems
 
 
 def prune_checkpoints(
@@ -125,8 +151,9 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
     with working("comparing the tensors"):
         from scalewright.checkpoint.compare import settings, tensors
         from scalewright.checkpoint.read import find_checkpoint
+        from scalewright.checkpoint.store.bring import bring
 
-        folders = [find_checkpoint(path) for path in (first, second)]
+        folders = [find_checkpoint(bring(path, states=True)) for path in (first, second)]
         parts, rows = settings(*folders), list(tensors(*folders))
     different = [row for row in rows if not row["equal"]]
     equal = not parts and not different
