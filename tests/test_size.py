@@ -26,7 +26,7 @@ BUDGET = {
     "emit": 9_761,  # serving/: six engines, another's limits, a GGUF file; bash/: scripts as bash reads them, bounded
     "evaluate": 210,
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
-    "goodput": 610,
+    "goodput": 710,  # every second of all attempts in ten parts, as stretches of time
     "inference": 2_065,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
     "launch": 3_825,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 410,
@@ -35,11 +35,11 @@ BUDGET = {
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
     "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
-    "report": 4_650,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
+    "report": 4_715,  # a run's wall time; the page about serving; budget, goodput, inference as blocks
     "serve": 2_785,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
-    "spec": 7_130,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
-    "track": 1_193,  # a line before silence; lines copied now, on the disk later
-    "train": 6_845,  # copies compared for silent corruption (190); a bad step run again
+    "spec": 7_150,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
+    "track": 1_210,  # a line before silence; lines copied now, on the disk later
+    "train": 6_862,  # copies compared for silent corruption (190); a bad step run again
     "storage": 320,  # stores by URL, their errors in words; copies on this node
     "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced
 }

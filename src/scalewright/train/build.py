@@ -9,6 +9,7 @@ the records   the run's folder, events, trackers: rank 0's                      
 
 from __future__ import annotations
 
+import time
 import uuid
 from contextlib import ExitStack
 from dataclasses import replace
@@ -70,21 +71,25 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
         resources.enter_context(claim_folder(run))
     barrier(mesh)
     start.at("looking for a checkpoint, and opening the data")
+    looked = time.perf_counter()
     origin = find_origin(resolved, mesh)
-    peak = None
+    peak, looked = None, time.perf_counter() - looked
     if mesh.rank == 0:  # measured while the others wait; that of an earlier call for a run that goes on
         precision = run.layout.precision
         peak = earlier_peak(run.folder, precision, mesh.world) if origin.reader is not None else None
         peak = peak or find_peak(run.cluster, precision, mesh.device)
     barrier(mesh)
     start.at("reading the checkpoint" if origin.reader is not None else "making the first weights")
+    read = time.perf_counter()
     session, notes = _take_up(resolved, origin, mesh, engine, loss, valid, watch, start.until)
+    loaded = looked + time.perf_counter() - read if origin.reader is not None else 0.0
     start.at("opening the run's records, and predicting its step")
     if peak is not None:
         remarks += begin_remarks(run, origin.dataset) if origin.reader is None else []
         write_folder(session, origin.changes)
         notes += [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", session.done)]
-        session.record = open_record(session, origin, peak, notes, quiet=start.quiet, tell=context.tell)
+        times = {"began": start.began, "load_s": round(loaded, 3)}
+        session.record = open_record(session, origin, peak, notes, times, quiet=start.quiet, tell=context.tell)
         _write_start(session, origin, remarks, findings)
     _open_store(session)
     watch.begins(session.done, session.record)

@@ -25,6 +25,7 @@ from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.rendezvous import with_address
 from scalewright.machine.load import fair_threads, mark, others_busy
 from scalewright.machine.processor import read_processor
+from scalewright.spec.common.began import begun
 from scalewright.spec.common.heartbeat import Heartbeat
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.memory import is_sharded
@@ -91,7 +92,7 @@ def train(
     """Trains a run. Arguments and errors are those of `scalewright.api.train`, but for `check_memory`. Without it the
     run is not compared with the memory that is free."""
     with StopRequest(alone=True) as stop, Heartbeat(CHECKING, enabled=not quiet) as heart:
-        started, wall = time.perf_counter(), time.time()
+        started, wall, began = time.perf_counter(), time.time(), begun()
         callbacks = Callbacks(on_step, on_valid, on_event)
         spec = keep_choices(read_run(run, overrides, *(["device=cpu"] if simulate else [])))
         context, variables = with_address(find_context()), settings.tracking_variables()
@@ -124,12 +125,12 @@ def train(
             findings = look_here(resolved.run, context, kind, file)
             if check_memory is not None:
                 check_memory(resolved, kind, replace(context, local_world=here) if nodes > 1 else context)
-            start = Start(resolved, kind, steps, quiet, busy, findings)
+            start = Start(resolved, kind, steps, quiet, busy, findings, began=began)
             if local:
                 # counted here, since the fork server works for the run, too
                 start = replace(start, busy=others_busy(busy))
 
-                def begun(workers: list[int]) -> None:
+                def on_begin(workers: list[int]) -> None:
                     heart.now("")  # the first one tells what it is at
                     if on_start is not None:
                         on_start(workers)
@@ -141,7 +142,7 @@ def train(
                     here,
                     preload=preload,
                     threads=(context.threads if kind == "cpu" else None) or fair_threads(read_processor(), here, 0.0),
-                    on_start=begun,
+                    on_start=on_begin,
                     on_row=callbacks if callbacks else None,
                     import_main=False,
                     node=context if nodes > 1 else None,
