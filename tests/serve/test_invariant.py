@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scalewright.serve.invariant import MOST, agree, multiplied, share_products, threads, turn_weights
+from scalewright.serve.invariant import MOST, agree, join_products, multiplied, share_products, threads, turn_weights
 from serve.schedules import model_of
 
 
@@ -31,7 +31,7 @@ def test_rows_that_depend_on_others_are_noticed() -> None:
 def test_values_stay_and_strides_come_back() -> None:
     model = model_of("tied")
     before = [weight.clone() for weight in multiplied(model)]
-    undo = [turn_weights(model), share_products(model, 2)]
+    undo = [turn_weights(model), join_products(model, 2), share_products(model, 2)]
     assert all(torch.equal(a, b) for a, b in zip(before, multiplied(model), strict=True))
     assert any(weight.stride(-1) != 1 for weight in multiplied(model))
     x = torch.randn(3, 32)
@@ -41,6 +41,7 @@ def test_values_stay_and_strides_come_back() -> None:
         back()
     assert all(weight.is_contiguous() for weight in multiplied(model))
     assert "forward" not in vars(model.layers["0"].mlp.down)
+    assert model.layers["0"].mlp.joined is None
     assert torch.equal(model.layers["0"].attention.q(x), F.linear(x, model.layers["0"].attention.q.weight))
 
 

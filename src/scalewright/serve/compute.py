@@ -20,6 +20,7 @@ from scalewright.serve.invariant import (
     MOST,
     agree,
     agrees,
+    join_products,
     multiplied,
     padded_rows,
     padding,
@@ -37,7 +38,7 @@ class Compute:
         self._threads = torch.get_num_threads() if next(model.parameters()).device.type == "cpu" else 1
         self.model, self.pages = model.eval(), Pages(model, blocks, self._threads)
         self.room = MOST - padding(model)  # tokens of a forward
-        self._undo = [turn_weights(model), share_products(model, self._threads)]
+        self._undo = [turn_weights(model), join_products(model, self._threads), share_products(model, self._threads)]
         with threads(1):
             self.invariant = agrees(model)
         head = multiplied(model)[-1] if model.head is None or model.head.weight is None else model.head.weight
@@ -71,6 +72,9 @@ class Compute:
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copies blocks of the cache."""
         self.pages.copy(sources, targets)
+
+    def check(self) -> None:
+        """Raises RunError where it can no longer compute; one process always can."""
 
     def close(self) -> None:
         """Stores the model's weights as they were."""

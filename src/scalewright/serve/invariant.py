@@ -8,22 +8,26 @@ from 2 to 191 rows, and a product of 2 rows is about as fast as one of 1. So wei
 stay, their strides change), and a forward has 2 to 191 rows. The last of them are padding, 32 numbers or more: the end
 of a vector loop over all rows (SiLU, sigmoid) is computed number by number, by other instructions, and lies there.
 Of several threads each has a loop's end of its own, so they compute the products alone, and narrow ones among those,
-whose sums are shared out by M, are made in pieces of `in`, of a number that agrees.
+whose sums are shared out by M, are made in pieces of `in`, of a number that agrees. Matrices that multiply the
+same rows are stored side by side, as one: where rows are few, calls count.
 
 What a library does on another machine isn't promised by anybody, so `agrees` tries it, with the model's own shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from scalewright.model.attention import Attention
 from scalewright.model.decoder import Decoder, Head
 from scalewright.model.latent_attention import LatentAttention
+from scalewright.model.mlp import MLP
 from scalewright.model.moe import Experts, Stack
 from scalewright.model.router import Router
 
@@ -58,6 +62,45 @@ def turn_weights(model: nn.Module) -> Callable[[], None]:
     return undo
 
 
+@dataclass(frozen=True)
+class Joined:
+    """Matrices that multiply the same rows, side by side in one, so that one product does: q, k and v; gate and up."""
+
+    weight: Tensor  # [sum of out, in], stored as [in, sum of out]; each matrix's own tensor is a view of it
+    bias: Tensor | None
+    sizes: list[int]
+    pieces: int
+    threads: int
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x [..., in] -> each matrix's product."""
+        return torch.split(_product(self.weight, self.bias, self.pieces, self.threads, x), self.sizes, dim=-1)
+
+
+def join_products(model: nn.Module, threads: int) -> Callable[[], None]:
+    """Joins the first matrices of attentions and gated MLPs, by so many threads; returns what undoes it."""
+    pieces: dict[tuple[int, ...], int] = {}
+    changed = list[tuple[Attention | MLP, list[nn.Linear]]]()
+    for module, linears in _joinable(model):
+        weight = torch.cat([linear.weight.data.t() for linear in linears], dim=1).t()
+        sizes = [len(linear.weight) for linear in linears]
+        if weight.device.type != "cpu" or (number := _pieces(weight, threads, pieces)) == 0:
+            continue
+        biases = [linear.bias for linear in linears if linear.bias is not None]
+        module.joined = Joined(weight, torch.cat(tuple(biases)) if biases else None, sizes, number, threads)
+        for linear, part in zip(linears, torch.split(weight, sizes), strict=True):
+            linear.weight.data = part
+        changed.append((module, linears))
+
+    def undo() -> None:
+        for module, linears in changed:
+            module.joined = None
+            for linear in linears:
+                linear.weight.data = linear.weight.data.contiguous()
+
+    return undo
+
+
 def padding(model: Decoder) -> int:
     """Rows of padding that a forward ends with."""
     moe = model.spec.moe
@@ -85,15 +128,12 @@ def share_products(model: nn.Module, threads: int) -> Callable[[], None]:
     """Has so many threads compute each linear layer, in pieces where it must be; returns what undoes it."""
     pieces: dict[tuple[int, ...], int] = {}
     changed = list[nn.Linear]()
+    joined = {id(linear) for module, linears in _joinable(model) if module.joined is not None for linear in linears}
     for module in model.modules():
         if threads == 1 or not isinstance(module, nn.Linear) or "forward" in vars(module):  # tensor parallelism's own
             continue
-        weight, shape = module.weight, tuple(module.weight.shape)
-        if shape not in pieces:
-            tried = (n for n in (1, *PIECES) if agree(partial(_product, weight, None, n, threads), weight))
-            pieces[shape] = next(tried, 0)
-        if pieces[shape]:
-            module.forward = partial(_product, weight, module.bias, pieces[shape], threads)  # type: ignore[method-assign]
+        if id(module) not in joined and (number := _pieces(module.weight, threads, pieces)):
+            module.forward = partial(_product, module.weight, module.bias, number, threads)  # type: ignore[method-assign]
             changed.append(module)
 
     def undo() -> None:
@@ -101,6 +141,24 @@ def share_products(model: nn.Module, threads: int) -> Callable[[], None]:
             del module.forward
 
     return undo
+
+
+def _joinable(model: nn.Module) -> Iterator[tuple[Attention | MLP, list[nn.Linear]]]:
+    """Modules with their linear layers that multiply the same rows."""
+    for module in model.modules():
+        if isinstance(module, Attention):
+            yield module, [module.q, module.k, module.v]
+        elif isinstance(module, MLP) and module.gate is not None:
+            yield module, [module.gate, module.up]
+
+
+def _pieces(weight: Tensor, number: int, known: dict[tuple[int, ...], int]) -> int:
+    """In how many pieces so many threads make a product whose rows don't depend on each other; 0: in none."""
+    shape = tuple(weight.shape)
+    if shape not in known:
+        tried = (n for n in (1, *PIECES) if agree(partial(_product, weight, None, n, number), weight))
+        known[shape] = next(tried, 0)
+    return known[shape]
 
 
 def _product(weight: Tensor, bias: Tensor | None, pieces: int, number: int, x: Tensor) -> Tensor:
@@ -128,11 +186,12 @@ def agrees(model: nn.Module) -> bool:
     tried = set[tuple[int, ...]]()
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
     shared = {id(linear.weight) for linear in linears if getattr(linear.forward, "func", None) is _product}
+    shared |= {id(linear.weight) for module, parts in _joinable(model) if module.joined is not None for linear in parts}
     for weight in multiplied(model):
         matrix = weight[0] if weight.dim() == 3 else weight
         if matrix.device.type != "cpu":
             return False
-        if id(weight) in shared or matrix.shape in tried:  # `share_products` has tried it
+        if id(weight) in shared or matrix.shape in tried:  # `_pieces` has tried it
             continue
         tried.add(tuple(matrix.shape))
         if not agree(partial(F.linear, weight=matrix), matrix):

@@ -136,12 +136,16 @@ class FirstCompute(PartCompute):
         try:
             yield
         except RuntimeError:
-            gone = multiprocessing.connection.wait([worker.sentinel for worker in self._workers], GONE_S)
-            for rank, worker in enumerate(self._workers, 1):
-                if worker.sentinel in gone:
-                    worker.join()
-                    raise RunError(f"rank {rank} of --tp (process {worker.pid}) {_ended(worker.exitcode)}") from None
+            self.check(GONE_S)
             raise
+
+    def check(self, patience: float = 0.0) -> None:
+        """Raises RunError, which names it, where a rank has ended, or does within so many seconds."""
+        gone = multiprocessing.connection.wait([worker.sentinel for worker in self._workers], patience)
+        for rank, worker in enumerate(self._workers, 1):
+            if worker.sentinel in gone:
+                worker.join()
+                raise RunError(f"rank {rank} of --tp (process {worker.pid}) {_ended(worker.exitcode)}") from None
 
     def _tell(self, *call: Any) -> None:
         dist.broadcast_object_list([call], src=0, group=self._group)
