@@ -52,7 +52,7 @@ class MLP(nn.Module):
         self.gate = nn.Linear(d, f, bias=bias) if spec.gated else None
         self.up = nn.Linear(d, f, bias=bias)
         self.down = nn.Linear(f, d, bias=bias)
-        self.kind = spec.mlp_type
+        self.kind, self.units = spec.mlp_type, f
         self.joined: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None  # both by one product: serving sets it
 
     def forward(self, x: Tensor) -> Tensor:

@@ -256,8 +256,8 @@ def _ropes(spec: ModelSpec, positions: Tensor, pieces: Sequence[Piece]) -> tuple
     if spec.positions != "rope" or spec.rope.scaling is None or spec.rope.scaling.kind != "dynamic":
         return rope_of(spec, positions)
     sizes = [piece.count for piece in pieces]
-    sizes.append(positions.shape[1] - sum(sizes))  # of padding: one row at least
-    parts = [rope_of(spec, part) for part in torch.split(positions, sizes, dim=1)]
+    sizes.append(positions.shape[1] - sum(sizes))  # of padding
+    parts = [rope_of(spec, part) for part in torch.split(positions, sizes, dim=1) if part.shape[1]]
     joined = []
     for tables in zip(*parts, strict=True):
         cos, sin = zip(*tables, strict=True)
