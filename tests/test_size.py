@@ -27,17 +27,17 @@ BUDGET = {
     "evaluate": 210,
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 710,  # every second of all attempts in ten parts, as stretches of time
-    "inference": 2_065,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
+    "inference": 2_200,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
     "launch": 3_825,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine
-    "model": 2_205,  # a start without torch's compiler
+    "model": 2_220,  # a start without torch's compiler
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
     "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_715,  # a run's wall time; the page about serving; budget, goodput, inference as blocks
-    "serve": 2_785,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
-    "spec": 7_150,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
+    "serve": 2_960,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
+    "spec": 7_275,  # a server's schedule; chats; families; networks; all mistakes at once; recomputation; prices
     "track": 1_210,  # a line before silence; lines copied now, on the disk later
     "train": 6_862,  # copies compared for silent corruption (190); a bad step run again
     "storage": 320,  # stores by URL, their errors in words; copies on this node

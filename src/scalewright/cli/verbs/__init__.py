@@ -62,7 +62,8 @@ VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in whi
     "Measure": {
         "bench": ("The speed that this hardware really reaches.", {
             "matmul": bench.matmul, "memory": bench.memory, "collectives": bench.collectives, "pairs": bench.pairs,
-            "storage": bench.storage, "kernels": bench.kernels, "step": bench.step, "all": bench.everything,
+            "storage": bench.storage, "kernels": bench.kernels, "step": bench.step, "serve": bench.serve,
+            "all": bench.everything,
         }),
         "accept": accept,
         "calibrate": bench.calibrate,
