@@ -12,10 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = (
-    115_500,
-    800,
-)  # of all kinds, in Python files; an engine and its server: 4,300; runs that can't be stopped: 3,000
+LINES, FILES = (115_500, 800)  # of all kinds; an engine and its server: 4,300; runs that nothing stops: 3,000
 
 BUDGET = {
     "accept": 470,
@@ -31,7 +28,7 @@ BUDGET = {
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 610,
     "inference": 2_065,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
-    "launch": 3_920,  # ranks that died, named; a Ctrl-C in the first lines; all that is missing at once; whose port it is
+    "launch": 3_920,  # ranks that died; a Ctrl-C in the first lines; all that is missing at once; whose port
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine
     "model": 2_205,  # a start without torch's compiler
@@ -40,7 +37,7 @@ BUDGET = {
     "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_650,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
     "serve": 2_780,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
-    "spec": 7_115,  # other worlds; chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
+    "spec": 7_115,  # other worlds; chats; families; networks; all mistakes at once; what trainers recompute; prices
     "track": 1_190,  # a line before silence
     "train": 6_850,  # restarts, failures that come back; folders that were moved; own optimizers tried, and measured
     "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced

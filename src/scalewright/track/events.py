@@ -10,7 +10,7 @@
 | `save` | `path`, `seconds` |
 | `stop` | saved, and left: `cause` (SIGTERM, SIGUSR1, file STOP, time limit, callback, ...) |
 | `fault` | `message`; of one that ended an attempt: `failure` (alike for like ones), `ranks`, `detect_s`; `gave_up` |
-| `restart` | after a first step: `attempt`, `world`, `world_before`, `detect_s`, `rendezvous_s`, `load_s`, `first_step_s` |
+| `restart` | `attempt`, `world`, `world_before`; it took `detect_s`, `rendezvous_s`, `load_s`, `first_step_s` |
 | `world` | other ranks than the run file's (`elastic`): `asked`, `devices`, `micro_batch`, `accumulation` |
 | `back` | failures alike: the newest checkpoint is set `aside` |
 | `nonfinite` | a step's loss or gradient norm: `action` (skipped, stopped), `where`, `rank`, `values` |
