@@ -13,8 +13,10 @@
 | `restart` | `attempt`, `world`, `world_before`; it took `detect_s`, `rendezvous_s`, `load_s`, `first_step_s` |
 | `world` | other ranks than the run file's (`elastic`): `asked`, `devices`, `micro_batch`, `accumulation` |
 | `back` | failures alike: the newest checkpoint is set `aside` |
-| `nonfinite` | a step's loss or gradient norm: `action` (skipped, stopped), `where`, `rank`, `values` |
-| `spike` | far above the usual: `action` (logged, skipped, clipped, rewound), `of`, `value`, `usual`, `z` |
+| `nonfinite` | a step's loss or gradient norm: `action` (skipped, stopped), `where`, `rank`, `values`, `again` |
+| `copies` | steps between comparisons (train/guard/copies.py): `every`; `share` of the weights that has copies |
+| `corrupt` | they differ: `action` (stopped, logged), `count`, `tensors`: [{tensor, ranks, ...}] |
+| `spike` | far above the usual: `action` (logged, skipped, clipped, rewound), `of`, `value`, `usual`, `z`, `again` |
 | `outer` | DiLoCo's outer step: `fragments`, `outer_grad_norm` |
 | `islands` | a resume with another number of islands: `saved`, `now`; `message` has what they go on from |
 | `overflow` | fp16 gradients were too large for their scale, which is halved: `loss_scale` |

@@ -21,6 +21,7 @@ from scalewright.train.state.attempts import (
     last_step,
     note_failure,
     note_silent_end,
+    went_back,
 )
 
 
@@ -82,6 +83,7 @@ def test_one_checkpoint_back_and_then_the_end(tmp_path: Path) -> None:
     write(tmp_path, *[RESUME, fault()] * 3, saves=(5, 10))
     assert "set step-00000010 aside after 3 failures alike: the run goes on from step-00000005" in decide(tmp_path)
     assert there(tmp_path) == ["step-00000005", "step-00000010.aside-1"]
+    assert went_back(tmp_path)
     note_failure(tmp_path, RunError("the same"))  # another failure: one more start
     assert decide(tmp_path) == ""
     write(tmp_path, *[RESUME, fault()] * 3, BACK, RESUME, fault())
@@ -144,5 +146,6 @@ def test_what_a_start_comes_after(tmp_path: Path) -> None:
     assert (fields["world_before"], fields["world"], fields["rendezvous_s"], fields["load_s"]) == (4, 3, 2.0, 2.0)
     write(tmp_path, RESUME, fault(), RESUME)
     assert find_recovery(tmp_path) is None
+    assert not went_back(tmp_path)
     write(tmp_path, fault(), RESUME, {"kind": "stop"})
     assert find_recovery(tmp_path) is None

@@ -98,6 +98,12 @@ def _set_newest_aside(folder: Path, events: Sequence[Event]) -> str:
     return line
 
 
+def went_back(folder: Path) -> bool:
+    """Whether this start goes on behind a checkpoint that was set aside: a copy elsewhere is no newer one."""
+    kinds = [event.get("kind") for event in read_jsonl(folder / "events.jsonl")]
+    return next((kind for kind in reversed(kinds) if kind in (*STARTS, "back")), "") == "back"
+
+
 def _bring_back(folder: Path, events: Sequence[Event]) -> None:
     """Gives a checkpoint that was set aside for nothing its name again, if no later save has it."""
     for event in (event for event in events if event.get("kind") == "back"):
