@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from scalewright.checkpoint.format import PARTIAL, free_name
+from scalewright.checkpoint.format import free_name
 from scalewright.checkpoint.read import damage
 from scalewright.checkpoint.store.bring import Place, beside, run_place, step_number
 from scalewright.checkpoint.store.upload import RUN_ID
