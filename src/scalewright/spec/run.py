@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from scalewright.spec.base import Spec, from_keys, parse_yaml, read_yaml
+from scalewright.spec.common.urls import is_url, parse_url
 from scalewright.spec.compress import Compress, read_compress
 from scalewright.spec.deepspeed import check_options
 from scalewright.spec.diloco import DilocoSpec
@@ -172,14 +173,24 @@ class TrainSpec(Spec):
 
 
 class CheckpointSpec(Spec):
-    """When to save, and how many saves to keep."""
+    """When to save, and which saves to keep: the newest, and beside them two kinds more."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     every: int = Field(0, ge=0)
     keep: int = Field(2, ge=1)
+    keep_every: int = Field(0, ge=0)  # those of steps that are multiples of it, for ever
+    keep_best: int = Field(0, ge=0)  # those with the lowest held-out loss
     async_: bool = Field(False, alias="async")
     at_end: bool = True
+    store: str | None = None  # a URL: saves are put there, too, behind the run (checkpoint/store/)
+    store_every: int = Field(0, ge=0)  # saves at multiples of it, and the last; 0: all
+    store_keep: int = Field(2, ge=1)
+
+    @field_validator("store")
+    @classmethod
+    def _plain_url(cls, store: str | None) -> str | None:
+        return None if store is None else str(parse_url(store, "checkpoint.store"))
 
 
 class MlflowSpec(Spec):
@@ -370,7 +381,9 @@ NO_PATHS = ("random", "auto", "never", "local")
 
 
 def there(source: Path) -> bool:
-    """Whether a source is there; it may be named without its suffix."""
+    """Whether a source is there; it may be named without its suffix. One in a store is looked for when it is opened."""
+    if is_url(source):
+        return True
     path = source.expanduser()
     return any(Path(f"{path}{end}").exists() for end in ("", ".bin", ".idx"))
 

@@ -10,8 +10,10 @@
 | `save` | `path`, `seconds` |
 | `stop` | saved, and left: `cause` (SIGTERM, SIGUSR1, file STOP, time limit, callback, ...) |
 | `fault`, `restart` | `rank`, `error`; `attempt` |
-| `nonfinite` | a step's loss or gradient norm: `action` (skipped, stopped), `where`, `rank`, `values` |
-| `spike` | far above the usual: `action` (logged, skipped, clipped, rewound), `of`, `value`, `usual`, `z` |
+| `nonfinite` | a step's loss or gradient norm: `action` (skipped, stopped), `where`, `rank`, `values`, `again` |
+| `copies` | steps between comparisons (train/guard/copies.py): `every`; `share` of the weights that has copies |
+| `corrupt` | they differ: `action` (stopped, logged), `count`, `tensors`: [{tensor, ranks, ...}] |
+| `spike` | far above the usual: `action` (logged, skipped, clipped, rewound), `of`, `value`, `usual`, `z`, `again` |
 | `outer` | DiLoCo's outer step: `fragments`, `outer_grad_norm` |
 | `islands` | a resume with another number of islands: `saved`, `now`; `message` has what they go on from |
 | `overflow` | fp16 gradients were too large for their scale, which is halved: `loss_scale` |

@@ -16,7 +16,9 @@ from datetime import timedelta
 
 import torch
 
+from scalewright.checkpoint.format import step_folder
 from scalewright.checkpoint.read import set_aside
+from scalewright.checkpoint.store.upload import Uploader
 from scalewright.data.check import BackgroundCheck, unchecked
 from scalewright.data.dataset import Dataset, TokenDataset, open_data
 from scalewright.data.mixture import LeftOut
@@ -25,7 +27,7 @@ from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.spec.compress import LowRank
-from scalewright.spec.errors import Finding
+from scalewright.spec.errors import Finding, RunError, UserError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.groups import used_axes
 from scalewright.spec.memory import offloads_parameters
@@ -83,7 +85,10 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
         notes += [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", session.done)]
         session.record = open_record(session, origin, peak, notes, quiet=start.quiet, tell=context.tell)
         _write_start(session, origin, remarks, findings)
+    _open_store(session)
     watch.begins(session.done, session.record)
+    if session.saver is not None:
+        resources.callback(session.saver.close)
     in_files = [data for data in (session.dataset, valid) if isinstance(data, TokenDataset)]
     if session.record is not None:
         session.record.remark(unchecked(store for data in in_files for store in data.stores))
@@ -190,6 +195,31 @@ def _fill(run: RunSpec, origin: Origin, engine: Engine, mesh: Mesh) -> tuple[Dat
             go_to_place(dataset, reader.state)
     left_out = LeftOut.of([*run.train.guard.leave_out, *origin.state.get("left_out", [])])
     return replace(place, left_out=left_out), notes
+
+
+def _open_store(session: Session) -> None:
+    """What puts the run's saves into its store, with the one that it goes on from. All ranks raise UserError where the
+    place isn't the run's, or can't be written to; one that doesn't answer now may do so later."""
+    run, mesh, record = session.run, session.mesh, session.record
+    if run.checkpoint.store is None:
+        return
+    tell = record.event_from_thread if record is not None else None
+    uploader = Uploader(run.checkpoint.store, mesh.rank, mesh.world, run.checkpoint.store_keep, tell)
+    refused = None
+    if mesh.rank == 0:
+        try:
+            uploader.claim(session.run_id)
+        except UserError as error:
+            refused = [error.what, error.where, error.how]
+        except RunError as error:
+            uploader.say("fault", f"{error}; saves will be put there as soon as it does")
+    if (refused := from_rank_zero(refused, mesh)) is not None:
+        raise UserError(*refused)
+    session.uploader = uploader
+    if session.resumed is not None:
+        uploader.go_back(session.done)
+        if (folder := step_folder(run.folder / "checkpoints", session.done)).exists():
+            uploader.offer(folder)
 
 
 def _write_start(session: Session, origin: Origin, remarks: list[str], findings: tuple[Finding, ...]) -> None:

@@ -109,12 +109,16 @@ def _train(session: Session, stop: StopRequest, started: float) -> dict[str, obj
             session.state.check_first()
         with garbage_at_steps():
             stopped = _stops_first(session, stop) or _loop_again(session, stop)
+        with session.watch.phase("save"):
+            session.settle_save()
         counts = session.counter.together()  # of a call that had enough steps
         if counts is not None and record is not None:
             record.event("measured", "", step=session.done, **counts)
         session.watch.ends()
         if not stopped:
             session.health.check_end(session.done)
+        if session.uploader is not None:
+            session.uploader.close()
         if record is not None:
             record.metrics.writer.look()
         status = "stopped" if stopped else "finished"

@@ -22,10 +22,8 @@ from scalewright.plan.cost.table import RECOMPUTE, Table, table
 from scalewright.plan.cost.timeline import Step, step
 from scalewright.plan.request import Request
 
-LADDER = (
-    RECOMPUTE.index("none"),
-    RECOMPUTE.index("core"),
-)  # what a trainer's recipe turns on, in order, until the run fits; then see _least
+# What a trainer's recipe turns on, in order, until the run fits; then see _least
+LADDER = (RECOMPUTE.index("none"), RECOMPUTE.index("core"))
 
 
 @dataclass

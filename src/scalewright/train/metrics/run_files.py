@@ -101,7 +101,7 @@ def open_record(
         record.event("resume", f"resumed from step {done}", step=done, path=str(before), **facts)
     else:
         record.event("start", step=done, **facts)
-    session.state.copies = record.copies
+    session.state.lines = record
     record.expectation = expect(resolved)
     record.event("predicted", record.expectation.promise(), step=done, **record.expectation.dump())
     return record
