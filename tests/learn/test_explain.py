@@ -7,6 +7,7 @@ import math
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -14,11 +15,14 @@ import yaml
 
 from scalewright.cli import build_app
 from scalewright.cli.numbers import plain_numbers
+from scalewright.learn.explain import pictures
 from scalewright.learn.explain.answer import explain, listing
 from scalewright.learn.explain.compute import compute, draw, function_of
 from scalewright.learn.explain.entries import Entry, find, fold, names, places, read_all
 from scalewright.learn.explain.subject import Missing, Subject, example, find_subject
+from scalewright.report.present.diagnosis import WORDS as CAUSES
 from scalewright.report.present.explain import quantity
+from scalewright.report.present.prediction import TERMS
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.question import Question
@@ -31,14 +35,18 @@ OTHER = {  # in nothing like the example
     "layout": {"devices": 288, "tp": 4, "pp": 8, "ep": 4, "zero_stage": 1, "micro_batch": 1, "global_batch": 288,
                "precision": "bf16", "recompute": "full"},
 }  # fmt: skip
+SMALL = {  # a first run: next to nothing to divide
+    "model": {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2},
+    "data": {"train": "DATA", "seq_len": 64}, "cluster": "t4",
+}  # fmt: skip
 ENTRIES = read_all()
 MOST_WORDS, MOST_IN_TITLE = 110, 18
 
 
 @pytest.fixture(scope="module")
-def runs() -> tuple[Subject, Subject]:
+def runs() -> tuple[Subject, ...]:
     question = Question(RunSpec.parse(OTHER), load_cluster(str(OTHER["cluster"])))
-    return example(), Subject(question, "other")
+    return example(), Subject(question, "other"), Subject(Question(RunSpec.parse(SMALL), load_cluster("t4")), "small")
 
 
 def sentences(text: str) -> list[str]:
@@ -79,7 +87,7 @@ def test_an_entry_s_words(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.term)
-def test_an_entry_s_number_is_computed_for_the_run(entry: Entry, runs: tuple[Subject, Subject]) -> None:
+def test_an_entry_s_number_is_computed_for_the_run(entry: Entry, runs: tuple[Subject, ...]) -> None:
     """By a public function, and another number for another run but where the entry says why not."""
     function = function_of(entry.number)
     assert not any(part.startswith("_") for part in entry.number.function.split("."))
@@ -92,27 +100,31 @@ def test_an_entry_s_number_is_computed_for_the_run(entry: Entry, runs: tuple[Sub
 
 
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.picture], ids=lambda entry: entry.term)
-def test_an_entry_s_picture_is_drawn(entry: Entry, runs: tuple[Subject, Subject]) -> None:
+def test_an_entry_s_picture_is_drawn(entry: Entry, runs: tuple[Subject, ...]) -> None:
     assert entry.picture is not None
     drawn = [draw(entry.picture, run) for run in runs]
-    for picture in drawn:
+    for picture in drawn[:2]:
         assert picture is not None
         assert picture["kind"] in ("bars", "table", "drawing")
         assert picture.get("rows") or picture["text"]
     assert json.dumps(drawn[0])
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.term)
-def test_an_entry_s_command_exists(entry: Entry) -> None:
+@pytest.fixture(scope="module")
+def program() -> Any:
+    return typer.main.get_command(build_app())
+
+
+@pytest.mark.parametrize("line", sorted({entry.command for entry in ENTRIES}))
+def test_an_entry_s_command_exists(line: str, program: Any) -> None:
     """Its verb takes these words and flags; nothing is run."""
-    program, *rest = words = shlex.split(entry.command)
-    assert program == "scalewright"
-    command = typer.main.get_command(build_app())
-    rest = plain_numbers(command, rest)  # 15e12 for 15T
+    name, *rest = words = shlex.split(line)
+    assert name == "scalewright"
+    command, rest = program, plain_numbers(program, rest)  # 15e12 for 15T
     while rest and (member := getattr(command, "commands", {}).get(rest[0])) is not None:
         command, rest = member, rest[1:]
     assert command.name == words[len(words) - len(rest) - 1]
-    command.make_context(entry.command, list(rest))
+    command.make_context(line, list(rest))
 
 
 def test_names_lead_to_one_entry() -> None:
@@ -195,6 +207,28 @@ def test_the_list_has_every_entry() -> None:
     rows = listing()["terms"]
     assert len(rows) == len(ENTRIES) > 250
     assert [row["title"] for row in rows] == [entry.title for entry in ENTRIES]
+    for page in (DOCS.parent / "README.md", DOCS / "README.md"):
+        assert f"{len(ENTRIES)} words" in page.read_text(encoding="utf-8")
+
+
+def test_the_ring_s_picture_sums_and_hands_round() -> None:
+    """Followed step by step: each rank adds what comes to what it has, then keeps what comes."""
+    rows = pictures.ring_steps(8)["rows"]
+    ranks = len(rows)
+    held = [[{rank} for _ in range(ranks)] for rank in range(ranks)]  # whose numbers are in each chunk
+    for step in range(2 * (ranks - 1)):
+        sent = [int(row[1 + step].removeprefix("chunk ")) for row in rows]
+        moved = [(rank, sent[rank - 1], set(held[rank - 1][sent[rank - 1]])) for rank in range(ranks)]
+        for rank, chunk, whose in moved:
+            held[rank][chunk] = whose if step >= ranks - 1 else held[rank][chunk] | whose
+    assert all(chunk == set(range(ranks)) for rank in held for chunk in rank)
+
+
+def test_words_behind_answers_have_entries() -> None:
+    for cause in CAUSES:
+        assert find(cause)
+    for term in TERMS.values():
+        assert find(term).term == term
 
 
 def test_the_glossary_is_made_from_the_entries() -> None:

@@ -4,7 +4,7 @@
       ridge_point(peak=subject.peak, bytes_per_s=subject.memory_bytes_per_s)
 
 An argument without a default that is neither `given` nor `fixed` is the quantity of its own name. Where a run lacks
-one (a single device has no network), the example's number stands in, and says so.
+one (a single device has no network), or can't be cut as the term needs, the example's number stands in, and says so.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from scalewright.learn.explain.entries import Computed, Number
 from scalewright.learn.explain.subject import Missing, Subject, example
 from scalewright.spec.common.formatting import count
+from scalewright.spec.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,12 @@ def compute(number: Number, subject: Subject) -> Value:
     try:
         asked = subject.assuming(number.assume)
         value = _taken(call(number, asked), number.take)
-    except Missing as missing:
-        subject, lacking = example(), str(missing.args[0]).replace("_", " ")
+    except (Missing, UserError) as error:
+        why = error.what if isinstance(error, UserError) else f"your run has no {str(error).replace('_', ' ')}"
+        subject = example()
         asked = subject.assuming(number.assume)
         value = _taken(call(number, asked), number.take)
-        subject = replace(subject, name=f"{subject.name} (your run has no {lacking})")
+        subject = replace(subject, name=f"{subject.name} ({why})")
     names = [name for _, name, *_ in string.Formatter().parse(number.of) if name]
     of = number.of.format(**{name: _shown(asked.quantity(name)) for name in names})
     if asked.notes:
@@ -79,7 +81,7 @@ def draw(picture: Computed, subject: Subject) -> dict[str, Any] | None:
     """The picture of a run: bars, a table or a drawing (pictures.py); none where the run lacks a quantity."""
     try:
         drawn = call(picture, subject.assuming(picture.assume))
-    except Missing:
+    except (Missing, UserError):
         return None
     return drawn if isinstance(drawn, dict) else None
 

@@ -180,7 +180,7 @@ def ring_steps(ranks: int) -> Drawn:
     p = min(max(2, ranks), 4)
     steps = [f"reduce {step + 1}" for step in range(p - 1)] + [f"gather {step + 1}" for step in range(p - 1)]
     rows = [
-        [f"rank {rank}", *(f"chunk {(rank - step + (step >= p - 1)) % p}" for step in range(2 * (p - 1)))]
+        [f"rank {rank}", *(f"chunk {(rank - step) % p}" for step in range(2 * (p - 1)))]
         for rank in range(p)
     ]
     title = f"what each of {p} ranks sends to the next: after `reduce` it has one whole sum, after `gather` all"

@@ -79,6 +79,8 @@ class Subject:
 
     def _with_size(self, key: str, value: Any) -> Subject:
         layout = self.layout
+        if key == "pp":  # a stage has a layer at least
+            value = min(value, self.layers)
         if key == "dp":  # another replica
             key, value = "devices", value * layout.tp * layout.pp * layout.cp
         if (getattr(layout, key) >= value) if isinstance(value, int) else (getattr(layout, key) != "none"):

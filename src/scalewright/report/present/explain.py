@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scalewright.report.present.blocks import Bar, Bars, Block, Line, Shown, Table, Text
-from scalewright.spec.common.formatting import count, counted, decimal, gib, metric, share, short_time
+from scalewright.spec.common.formatting import count, decimal, gib, metric, share, short_time
 
 PREFIXED = ("B", "B/s", "FLOP", "FLOP/s", "bit")  # units that take k, M, G
 WIDTH = 96  # columns of a paragraph
@@ -37,7 +38,8 @@ def quantity(number: float, unit: str) -> str:
     if abs(number) >= 1e6:
         return f"{count(number)} {unit}".strip()
     if float(number).is_integer():
-        return counted(int(number), unit).strip()
+        things = re.sub(r"(?<=ch)es$|s$", "", unit) if number == 1 else unit
+        return f"{number:,.0f} {things}".strip()
     digits = f"{number:,.0f}" if number >= 1000 else decimal(number, 3) if number > 1e-3 else f"{number:.2g}"
     return f"{digits} {unit}".strip()
 
