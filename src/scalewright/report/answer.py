@@ -1,4 +1,4 @@
-"""The page of a budget, a goodput or a chaos: its lines, then its bars and tables, as one file.
+"""The page of a budget, a goodput, a chaos or a term: its lines, then its bars and tables, as one file.
 
 answer (its --json) ──► blocks (present/) ──► sections of a page
 
@@ -17,7 +17,7 @@ from scalewright.report.present.blocks import Line, Note
 from scalewright.report.sections.chaos import in_time
 
 STYLES = ("report.css", "plan.css", "diagnosis.css")
-KINDS = {"tokens_per_param": "Budget", "young_daly_interval_s": "Goodput", "faults": "Chaos"}
+KINDS = {"tokens_per_param": "Budget", "young_daly_interval_s": "Goodput", "faults": "Chaos", "see": "Term"}
 
 
 def kind_of(answer: JSON) -> str | None:
