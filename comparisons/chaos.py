@@ -1,6 +1,7 @@
 """Hundreds of faults on ten layouts of four ranks, saves at once and beside training: which runs come back, and equal?
 
     python comparisons/chaos.py --seconds 420      goes on where the last call stopped, for so long
+    --lane 1/2                                     every second portion, for two calls at a time
     python comparisons/chaos.py --quick            two faults on one layout, to see that it runs
     python comparisons/chaos.py --show             the table of what was done so far
 
@@ -12,6 +13,7 @@ the layouts, every second time with `checkpoint.async`. What was done is added t
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import tempfile
 import time
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=420.0)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--show", action="store_true")
+    parser.add_argument("--lane", default="1/1")
     parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir()) / "scalewright-chaos-portions.jsonl")
     parser.add_argument("--out")
     options = parser.parse_args()
@@ -58,14 +61,17 @@ def main() -> None:
             write([portion(0, work, faults=2)], Path(options.out) if options.out else work)
             return
         longest = 0.0
+        lane, lanes = map(int, options.lane.split("/"))
+        done_before = {part["seed"] for part in portions}
+        numbers = (number for number in itertools.count(lane - 1, lanes) if number not in done_before)
         while not options.show and time.monotonic() + longest < end:
             begun = time.monotonic()
-            done = portion(len(portions), work, faults=EACH, seconds=end - begun - 30)
+            done = portion(next(numbers), work, faults=EACH, seconds=end - begun - 30)
             portions.append(done)
             with options.state.open("a") as file:
                 file.write(json.dumps(done) + "\n")
             longest = max(longest, time.monotonic() - begun)
-    write(portions, Path(options.out) if options.out else None)
+    write(read(options.state), Path(options.out) if options.out else None)
 
 
 def read(state: Path) -> list[dict[str, Any]]:

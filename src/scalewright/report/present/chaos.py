@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from scalewright.report.present.blocks import Bar, Bars, Block, Line, Shown, Table
+from scalewright.report.present.blocks import Bar, Bars, Block, Line, Shown, Table, Tone
 from scalewright.spec.common.formatting import counted, duration, short_time
 
 
@@ -18,14 +18,17 @@ def show_chaos(answer: Mapping[str, Any]) -> Shown:
 
 def _head(answer: Mapping[str, Any]) -> Iterator[Line]:
     faults, recovered = answer["faults"], answer["recovered"]
-    tone = "good" if recovered == len(faults) else "bad"
     seconds = [fault["seconds"] for fault in faults if fault["recovered"]]
     took = f"; training again after {short_time(median(seconds))} (median), {short_time(max(seconds))} at most"
-    yield Line("recovered", f"{recovered} of {counted(len(faults), 'faults')}{took if seconds else ''}", tone)
+    yield Line(
+        "recovered",
+        f"{recovered} of {counted(len(faults), 'faults')}{took if seconds else ''}",
+        _tone(recovered == len(faults)),
+    )
     runs = answer["runs"]
     equal = sum(run["equal"] is True for run in runs)
     words = "weights, states and every step's numbers are those of the undisturbed run, bit for bit"
-    yield Line("equal", f"{equal} of {counted(len(runs), 'runs')}: {words}", "good" if answer["equal"] else "bad")
+    yield Line("equal", f"{equal} of {counted(len(runs), 'runs')}: {words}", _tone(answer["equal"]))
     for run in runs:
         if run["equal"] is not True:
             yield Line("differs", f"run {run['number']}: {', '.join(run['differs'][:5]) or 'it did not end'}", "bad")
@@ -37,6 +40,10 @@ def _head(answer: Mapping[str, Any]) -> Iterator[Line]:
         yield Line("left out", f"{entry['kind']}: {entry['why']}", listed=True)
     for line in answer["assumed"]:
         yield Line("assumed", line, listed=True)
+
+
+def _tone(good: bool) -> Tone:
+    return "good" if good else "bad"
 
 
 def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
