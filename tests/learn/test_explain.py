@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 
 from scalewright.cli import build_app
@@ -36,7 +35,8 @@ OTHER = {  # in nothing like the example
                "precision": "bf16", "recompute": "full"},
 }  # fmt: skip
 SMALL = {  # a first run: next to nothing to divide
-    "model": {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2},
+    "model": {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
+              "num_attention_heads": 2},
     "data": {"train": "DATA", "seq_len": 64}, "cluster": "t4",
 }  # fmt: skip
 ENTRIES = read_all()
@@ -112,7 +112,7 @@ def test_an_entry_s_picture_is_drawn(entry: Entry, runs: tuple[Subject, ...]) ->
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    return typer.main.get_command(build_app())
+    return build_app()
 
 
 @pytest.mark.parametrize("line", sorted({entry.command for entry in ENTRIES}))
