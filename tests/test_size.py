@@ -30,7 +30,7 @@ BUDGET = {
     "inference": 2_065,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
     "launch": 3_825,  # a Ctrl-C in the first lines; all that is missing at once; whose port it is
     "learn": 1_400,  # explain/: a run's quantities by name, pictures; formulas of attention, numerics, GPUs
-    "machine": 1_640,  # rates that agree, and none on a loaded machine
+    "machine": 1_650,  # words behind findings; rates that agree, and none on a loaded machine
     "model": 2_205,  # a start without torch's compiler
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
