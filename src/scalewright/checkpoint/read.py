@@ -32,6 +32,7 @@ from scalewright.checkpoint.format import (
     read_manifest,
     read_state,
 )
+from scalewright.checkpoint.store.bring import fetch_part
 from scalewright.checkpoint.verify import check_file, check_size, finite_first, verify
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
@@ -157,6 +158,7 @@ class CheckpointReader:
         """Raises UserError unless a file's size and bytes are those that the manifest describes."""
         if name not in self._checked:
             check = check_file if self._verify_files else check_size
+            fetch_part(self.folder, name)
             if problem := check(self.folder, name, self.manifest.files[name]):
                 raise damaged(f"the checkpoint is damaged: {problem}", self.folder)
             self._checked.add(name)
