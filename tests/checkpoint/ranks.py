@@ -176,8 +176,11 @@ def save_beside(draft: saving.Draft, mesh: Mesh) -> None:
         saver.settle()
     finally:
         saver.close()
-    if problem := next(saver.news()).problem:
-        raise RunError(problem)
+    ends = list(saver.news())
+    if not ends:  # its commit was ended
+        raise Dead
+    if ends[0].problem:
+        raise RunError(ends[0].problem)
 
 
 def assert_holds(folder: Path, step: int) -> int:
