@@ -179,10 +179,7 @@ def ring_steps(ranks: int) -> Drawn:
     """Which chunk each rank sends in each step of a ring's reduce-scatter and all-gather."""
     p = min(max(2, ranks), 4)
     steps = [f"reduce {step + 1}" for step in range(p - 1)] + [f"gather {step + 1}" for step in range(p - 1)]
-    rows = [
-        [f"rank {rank}", *(f"chunk {(rank - step) % p}" for step in range(2 * (p - 1)))]
-        for rank in range(p)
-    ]
+    rows = [[f"rank {rank}", *(f"chunk {(rank - step) % p}" for step in range(2 * (p - 1)))] for rank in range(p)]
     title = f"what each of {p} ranks sends to the next: after `reduce` it has one whole sum, after `gather` all"
     return {"kind": "table", "title": title, "heads": ["", *steps], "rows": rows}
 
