@@ -259,6 +259,11 @@ class Subject:
         return kv_bytes(self.model, self.seq_len)
 
     @property
+    def prompt_bytes(self) -> int:
+        """Of a text of the run's sequence length, at 4 bytes a token."""
+        return 4 * self.seq_len
+
+    @property
     def prefill_flops(self) -> float:
         """Of a prompt of the run's sequence length."""
         from scalewright.spec.flops import forward_flops
