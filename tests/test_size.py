@@ -18,7 +18,7 @@ BUDGET = {
     "accept": 470,
     "bench": 700,
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
-    "checkpoint": 4_090,  # lint/: exports; boxes in few words, checksums of pieces; saves beside training, and in memory
+    "checkpoint": 4_090,  # lint/: exports; boxes in few words, checksums of pieces; saves beside training and in memory
     "cli": 4_150,  # serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
     "data": 3_255,  # which fraction validates; names of mended files; tokens in a store
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
