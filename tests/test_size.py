@@ -18,12 +18,12 @@ BUDGET = {
     "accept": 470,
     "bench": 700,
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
-    "checkpoint": 3_990,  # lint/: exports; boxes in few words, files with checksums of pieces; saves beside training
+    "checkpoint": 4_090,  # lint/: exports; boxes in few words, checksums of pieces; saves beside training and in memory
     "cli": 4_150,  # serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
     "data": 3_255,  # which fraction validates; names of mended files; tokens in a store
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
     "dry_run": 1_060,  # kinds of memory as a plan has them
-    "emit": 9_761,  # serving/: six engines, another's limits, a GGUF file; bash/: scripts as bash reads them, bounded
+    "emit": 9_762,  # serving/: six engines, another's limits, a GGUF file; bash/: scripts as bash reads them, bounded
     "evaluate": 210,
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 710,  # every second of all attempts in ten parts, as stretches of time

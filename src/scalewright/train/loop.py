@@ -81,6 +81,8 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
                 stopped = stopped or float(session.stops(stop))
             clock.restart()
             timers.take()
+        if not stopped and step < last:
+            session.keep_step(step)
         collect_garbage(step, everything=bool(validate or (save and session.saver is None)))
         if stopped and (step < last or cut_short):
             return step, stop_reason(stopped, mesh.world)

@@ -105,7 +105,7 @@ def _train(session: Session, stop: StopRequest, started: float) -> dict[str, obj
             record.console.message(f"nothing to do: {at}")
     try:
         _probe(session)
-        if run.checkpoint.every or run.checkpoint.at_end:
+        if run.checkpoint.every or run.checkpoint.at_end or run.checkpoint.memory_every:
             session.state.check_first()
         with garbage_at_steps():
             stopped = _stops_first(session, stop) or _loop_again(session, stop)
@@ -119,6 +119,8 @@ def _train(session: Session, stop: StopRequest, started: float) -> dict[str, obj
             session.health.check_end(session.done)
         if session.uploader is not None:
             session.uploader.close()
+        if session.memory is not None:
+            session.memory.close(clean=session.save_problem is None)
         if record is not None:
             record.metrics.writer.look()
         status = "stopped" if stopped else "finished"
