@@ -18,7 +18,7 @@ BUDGET = {
     "accept": 470,
     "bench": 700,
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
-    "checkpoint": 3_890,  # lint/: exports; boxes in few words, files with checksums of pieces; saves beside training
+    "checkpoint": 3_930,  # lint/: exports; boxes in few words, files with checksums of pieces; saves beside training
     "cli": 4_060,  # serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
     "data": 3_255,  # which fraction validates; names of mended files; tokens in a store
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
@@ -39,7 +39,7 @@ BUDGET = {
     "serve": 2_785,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
     "spec": 7_130,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
     "track": 1_193,  # a line before silence; lines copied now, on the disk later
-    "train": 6_845,  # copies compared for silent corruption (190); a bad step run again
+    "train": 6_850,  # copies compared for silent corruption (190); a bad step run again
     "storage": 320,  # stores by URL, their errors in words; copies on this node
     "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced
 }
