@@ -105,6 +105,7 @@ def _write(
         spec = session.run.diloco
         if session.record is not None:
             session.record.step(step, report, rate, seconds, batches.hash_of(step), spans.breakdown(seconds))
+            session.recovered(step)
             if spec is not None and report[OUTER]:  # the fragments that moved, and how far apart the islands had come
                 fragments = spec.applied(step, session.horizon.total)
                 session.record.event("outer", step=step, fragments=fragments, outer_grad_norm=report[OUTER])

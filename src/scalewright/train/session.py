@@ -42,6 +42,7 @@ from scalewright.train.network import load_python
 from scalewright.train.optimizer import base_rate
 from scalewright.train.resolve import Resolved
 from scalewright.train.signals import StopRequest
+from scalewright.train.state.attempts import Recovery
 from scalewright.train.state.changes import data_settings, run_settings
 from scalewright.train.state.run_state import RunState
 from scalewright.train.step import Step
@@ -73,6 +74,7 @@ class Session:
     cut_short: bool = False  # a stop ended the validation of step `done`, which is made up
     measured: tuple[int, float] | None = None  # the newest held-out loss, and its step
     save_problem: str | None = None
+    recovery: Recovery | None = None  # rank 0's, until the first step after a failure is done
     _begun: dict[int, tuple[float, float]] = field(default_factory=dict)  # saves under way: since when, their stall
     _to_offer: list[int] = field(default_factory=list)  # finished ones that may go to the store
     uploader: Uploader | None = None  # with checkpoint.store
@@ -139,6 +141,15 @@ class Session:
         state, counts = self.state, self.engine.transparent
         return Counter(self.mesh, self.parallel, state.optimizer, state.islands, counts=counts)
 
+    def recovered(self, step: int) -> None:
+        """Writes what coming back after a failure took, once a step is done again."""
+        if self.recovery is not None and self.record is not None:
+            fields, self.recovery = self.recovery.fields(self.mesh.world), None
+            parts = {"found": "detect_s", "ranks met": "rendezvous_s", "loaded": "load_s", "step": "first_step_s"}
+            split = ", ".join(f"{name} {fields[key]:.1f}" for name, key in parts.items())
+            message = f"back {fields['seconds']:.1f} s after the failure ({split})"
+            self.record.event("restart", message, step=step, **fields)
+
     def seed(self, step: int) -> None:
         """Seeds torch for one step of this rank."""
         seed_step(self.run.seed, step, self.mesh.index("batch"), self.mesh.device)
@@ -181,7 +192,7 @@ class Session:
         self.cut_short = False
         if self.valid is None:
             return True
-        readback, device = Readback(self.mesh.device), self.mesh.device
+        readback, device, started = Readback(self.mesh.device), self.mesh.device, time.perf_counter()
 
         def stops() -> bool:
             asked = all_sum(torch.full((1,), float(stop.asked), device=device), self.mesh, "world")
@@ -199,6 +210,8 @@ class Session:
         self.measured = None if score is None else (step, score.loss)
         if score is not None and self.record is not None:
             self.record.valid(step, score.loss, score.bits_per_byte)
+        if self.record is not None:
+            self.record.event("evaluate", step=step, seconds=round(time.perf_counter() - started, 3))
         return not self.cut_short
 
     def save(self, step: int, *, at_once: bool = True) -> None:

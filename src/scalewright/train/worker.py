@@ -191,10 +191,10 @@ def own_device(kind: str, context: RankContext) -> torch.device:
     """This rank's own device. Some starters show each rank one GPU (srun --gpus-per-task=1)."""
     if kind != "cuda":
         return torch.device(kind)
-    count = torch.cuda.device_count()
-    if context.local_rank < count or count == 1:
-        return torch.device(kind, min(context.local_rank, count - 1))
-    problem = f"rank {context.rank} is number {context.local_rank} (from 0) of a node that shows it {count} GPUs"
+    count, number = torch.cuda.device_count(), context.local_rank if context.device is None else context.device
+    if number < count or count == 1:
+        return torch.device(kind, min(number, count - 1))
+    problem = f"rank {context.rank} is number {number} (from 0) of a node that shows it {count} GPUs"
     raise UserError(problem, "device", f"start {count} ranks a node, or show each rank its own GPU")
 
 

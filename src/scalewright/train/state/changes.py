@@ -30,7 +30,9 @@ from scalewright.spec.run import DataSpec, RunSpec
 
 PROMISES = ("data", "tokenizer", "seed", "model")
 # Keys that name a run or locate its state; they are no part of it.
-_UNCOMPARED = frozenset({"version", "name", "out_dir", "resume", "init", "environment", "allow_changes", "launch"})
+_UNCOMPARED = frozenset(
+    {"version", "name", "out_dir", "resume", "init", "environment", "allow_changes", "launch", "elastic"}
+)
 _SHOWN = 6  # changes on the console; events.jsonl has all
 
 

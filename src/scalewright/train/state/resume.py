@@ -26,6 +26,7 @@ from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import in_vocabulary
 from scalewright.train.resolve import Resolved
+from scalewright.train.state.attempts import went_back
 from scalewright.train.state.changes import Changes, check_promises, data_settings, find_changes, run_settings
 from scalewright.train.state.run_state import optimizer_name
 
@@ -105,7 +106,7 @@ def _given(run: RunSpec, root: Path) -> tuple[Path, bool]:
 def _from_store(run: RunSpec, root: Path, folder: Path | None, mesh: Mesh) -> tuple[Path | None, list[str]]:
     """The store's newest sound checkpoint where it is newer than the disk's, and notes. A store that can't be read is
     an error only where the run would begin anew for it."""
-    if run.checkpoint.store is None:
+    if run.checkpoint.store is None or went_back(run.folder):
         return folder, []
     try:
         newer, notes = restore(run.checkpoint.store, root, mesh, read_manifest(folder).step if folder else -1)
