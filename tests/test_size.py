@@ -28,18 +28,18 @@ BUDGET = {
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 610,
     "inference": 2_065,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
-    "launch": 3_930,  # ranks that died; a Ctrl-C in the first lines; all that is missing at once; whose port
+    "launch": 3_990,  # ranks that died, nodes that go; a Ctrl-C in the first lines; all that is missing; whose port
     "learn": 410,
     "machine": 1_640,  # rates that agree, and none on a loaded machine
     "model": 2_205,  # a start without torch's compiler
-    "parallel": 3_445,  # FSDP is imported where it is used
+    "parallel": 3_475,  # a name for each meeting; FSDP is imported where it is used
     "parity": 790,
     "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_650,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
     "serve": 2_785,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
     "spec": 7_180,  # other worlds; chats; families; networks; all mistakes at once; what trainers recompute; prices
     "track": 1_193,  # a line before silence; lines copied now, on the disk later
-    "train": 7_300,  # restarts, failures that come back (400); copies compared (190); a bad step run again
+    "train": 7_400,  # restarts, failures that come back (400); copies compared (190); a bad step run again
     "storage": 320,  # stores by URL, their errors in words; copies on this node
     "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced
 }
