@@ -38,12 +38,12 @@ from tokenizers import Tokenizer, models
 from scalewright.api import inference
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
-from scalewright.serve.blocks import blocks_for
 from scalewright.serve.engine import Engine, Settings
 from scalewright.serve.load import Loaded
 from scalewright.serve.request import Request
 from scalewright.serve.sampling import Sampling
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.serving import blocks_for
 
 SHAPES = {
     "tiny": (64, 128, 2, 4, 2, 512),

@@ -98,7 +98,7 @@ def test_slow_commands_run(name, tmp_path):
 # They train nothing, so that this process can be theirs: a new Python takes one to three seconds
 OURS = {
     "presets", "plan", "predict", "budget", "score", "diagnose", "read", "emit", "report", "compare", "goodput",
-    "inference", "launch", "prepare", "bench", "doctor",
+    "inference", "launch", "prepare", "bench", "doctor", "explain",
 }  # fmt: skip
 
 

@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "diagnose": {"spec", "plan", "emit"},
     "emit": {"spec"},
     "serve": {"spec", "model", "parallel", "checkpoint", "data"},
-    "report": {"spec", "plan", "diagnose"},
+    "report": {"spec", "plan", "diagnose", "goodput"},  # a run's wall time
     "explore": {"spec", "plan", "report"},
     "learn": {"spec"},
     "cli": {"spec"},

@@ -18,7 +18,6 @@ from model.tiny_specs import SPECS
 from scalewright.api import inference
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
-from scalewright.serve.blocks import BLOCK
 from scalewright.serve.drafts import DraftModel, Guessed, NGram
 from scalewright.serve.engine import Engine, Settings
 from scalewright.serve.invariant import threads
@@ -27,6 +26,7 @@ from scalewright.serve.pages import token_bytes
 from scalewright.serve.request import Request
 from scalewright.serve.sampling import Sampling, filtered
 from scalewright.spec.errors import UserError
+from scalewright.spec.serving import BLOCK
 from serve.schedules import ARCHITECTURES, model_of, random_settings, requests, run
 
 # the same sums in another order, in fp32: the issue's own limit for logits of order 1

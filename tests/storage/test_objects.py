@@ -15,6 +15,7 @@ from scalewright.storage.mirror import fetch
 from scalewright.storage.objects import AbsentError, StoreError, open_store
 
 URL = f"s3://{BUCKET}/a/b"
+MORE = (429, 500, "reset", "lost")
 
 
 def test_what_is_put_is_there(s3):  # noqa: F811
@@ -51,7 +52,7 @@ def test_large_objects_go_in_parts(s3, monkeypatch):  # noqa: F811
     assert open_store(URL).get_range("large", 0, len(content)) == content
 
 
-@pytest.mark.parametrize("fault", [503, 429, 500, "reset", "lost", "cut"])
+@pytest.mark.parametrize("fault", [503, "cut", *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE)])
 def test_trouble_that_passes_is_survived(fault, s3, monkeypatch, tmp_path):  # noqa: F811
     """Every third request meets it, in both directions; what arrives is whole."""
     content = os.urandom(11 << 20)

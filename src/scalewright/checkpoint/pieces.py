@@ -82,14 +82,14 @@ def describe_file(path: Path) -> StoredFile:
 
 def first_damage(path: Path, expected: StoredFile) -> tuple[int, int] | None:
     """The first piece (start, end) of a file, of the expected size, that has another checksum. Raises OSError."""
-    if not (pieces := _pieces(expected)):
+    if not (pieces := pieces_of(expected)):
         return 0, expected.bytes
     with ThreadPoolExecutor(THREADS) as pool:
         sums = pool.map(lambda piece: f"{_read_sum(path, *piece[:2]):08x}" == piece[2], pieces)
         return next((piece[:2] for piece, same in zip(pieces, sums, strict=True) if not same), None)
 
 
-def _pieces(expected: StoredFile) -> list[tuple[int, int, str]]:
+def pieces_of(expected: StoredFile) -> list[tuple[int, int, str]]:
     """(start, end, CRC-32) of each piece that a manifest describes; empty where its text isn't one of checksums."""
     kind, _, sums = expected.checksum.partition(":")
     if kind == "crc32":

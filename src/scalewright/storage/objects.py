@@ -149,7 +149,7 @@ def open_store(url: str | Path | Url, *, create: bool = False) -> Store:
         if place.scheme == "file":
             folder = Path(f"/{place.path}")
             if not create and not folder.is_dir():
-                raise UserError("no such folder", str(place), "correct the URL")
+                raise AbsentError("no such folder", str(place), "correct the URL")
             return Store(place, stores.LocalStore(folder, mkdir=create, automatic_cleanup=True), library)
         options: dict[str, Any] = {
             "client_options": {"allow_http": True, "connect_timeout": _s(CONNECT_S), "timeout": _s(REQUEST_S)},

@@ -20,6 +20,7 @@ import torch
 from scalewright.checkpoint.format import step_folder
 from scalewright.checkpoint.read import set_aside
 from scalewright.checkpoint.store.upload import Uploader
+from scalewright.checkpoint.verify import Retention
 from scalewright.data.check import BackgroundCheck, unchecked
 from scalewright.data.dataset import Dataset, TokenDataset, open_data
 from scalewright.data.mixture import LeftOut
@@ -74,22 +75,26 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
         resources.enter_context(claim_folder(run))
     recovery = _look_back(run, context, mesh, met)
     start.at("looking for a checkpoint, and opening the data")
+    looked = time.perf_counter()
     origin = find_origin(resolved, mesh)
-    peak = None
+    peak, looked = None, time.perf_counter() - looked
     if mesh.rank == 0:  # measured while the others wait; that of an earlier call for a run that goes on
         precision = run.layout.precision
         peak = earlier_peak(run.folder, precision, mesh.world) if origin.reader is not None else None
         peak = peak or find_peak(run.cluster, precision, mesh.device)
     barrier(mesh)
     start.at("reading the checkpoint" if origin.reader is not None else "making the first weights")
+    read = time.perf_counter()
     session, notes = _take_up(resolved, origin, mesh, engine, loss, valid, watch, start.until)
+    loaded = looked + time.perf_counter() - read if origin.reader is not None else 0.0
     start.at("opening the run's records, and predicting its step")
     if peak is not None:
         remarks += begin_remarks(run, origin.dataset) if origin.reader is None else []
         session.recovery = recovery
         write_folder(session, origin.changes)
         notes += [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", session.done)]
-        session.record = open_record(session, origin, peak, notes, quiet=start.quiet, tell=context.tell)
+        times = {"began": start.began, "load_s": round(loaded, 3)}
+        session.record = open_record(session, origin, peak, notes, times, quiet=start.quiet, tell=context.tell)
         _write_start(session, origin, remarks, findings, start.asked)
     _open_store(session)
     if recovery is not None:
@@ -235,7 +240,9 @@ def _open_store(session: Session) -> None:
     if run.checkpoint.store is None:
         return
     tell = record.event_from_thread if record is not None else None
-    uploader = Uploader(run.checkpoint.store, mesh.rank, mesh.world, run.checkpoint.store_keep, tell)
+    wanted = run.checkpoint
+    kept = Retention(wanted.store_keep, wanted.keep_every, wanted.keep_best)
+    uploader = Uploader(run.checkpoint.store, mesh.rank, mesh.world, kept, tell)
     refused = None
     if mesh.rank == 0:
         try:

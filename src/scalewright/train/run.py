@@ -27,6 +27,7 @@ from scalewright.launch.rank import RankContext, find_context, is_restarted
 from scalewright.launch.rendezvous import with_address
 from scalewright.machine.load import fair_threads, mark, others_busy
 from scalewright.machine.processor import read_processor
+from scalewright.spec.common.began import begun
 from scalewright.spec.common.heartbeat import Heartbeat
 from scalewright.spec.errors import Stopped, UserError
 from scalewright.spec.memory import is_sharded
@@ -94,7 +95,7 @@ def train(
     """Trains a run. Arguments and errors are those of `scalewright.api.train`, but for `check_memory`. Without it the
     run is not compared with the memory that is free."""
     with StopRequest(alone=True) as stop, Heartbeat(CHECKING, enabled=not quiet) as heart:
-        started, wall = time.perf_counter(), time.time()
+        started, wall, began = time.perf_counter(), time.time(), begun()
         callbacks = Callbacks(on_step, on_valid, on_event)
         asked = read_run(run, overrides, *(["device=cpu"] if simulate else []))
         context, variables = with_address(find_context()), settings.tracking_variables()
@@ -130,12 +131,12 @@ def train(
             if check_memory is not None:
                 check_memory(resolved, kind, replace(context, local_world=here) if nodes > 1 else context)
             other = asked.layout if world != asked.layout.devices else None
-            start = Start(resolved, kind, steps, quiet, busy, findings, restarts, other)
+            start = Start(resolved, kind, steps, quiet, busy, findings, restarts, other, began=began)
             if local:
                 # counted here, since the fork server works for the run, too
                 start = replace(start, busy=others_busy(busy))
 
-                def begun(workers: list[int]) -> None:
+                def on_begin(workers: list[int]) -> None:
                     heart.now("")  # the first one tells what it is at
                     if on_start is not None:
                         on_start(workers)
@@ -150,7 +151,7 @@ def train(
                         ranks,
                         preload=preload,
                         threads=threads or fair_threads(read_processor(), ranks, 0.0),
-                        on_start=begun,
+                        on_start=on_begin,
                         on_row=on_row,
                         import_main=False,
                         node=context if nodes > 1 else None,
@@ -207,7 +208,7 @@ def _start_again(start: Start, asked: RunSpec, fitted: RunSpec, wall: float) -> 
         run = run.model_copy(update={"resume": "auto"})
     resolved = replace(with_data(resolve(run, read_data=False)), variables=start.resolved.variables)
     other = asked.layout if run.layout.devices != asked.layout.devices else None
-    return replace(start, resolved=resolved, asked=other)
+    return replace(start, resolved=resolved, asked=other, began=time.time())
 
 
 def _check_world(context: RankContext, world: int) -> None:

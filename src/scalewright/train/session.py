@@ -192,7 +192,7 @@ class Session:
         self.cut_short = False
         if self.valid is None:
             return True
-        readback, device = Readback(self.mesh.device), self.mesh.device
+        readback, device, started = Readback(self.mesh.device), self.mesh.device, time.perf_counter()
 
         def stops() -> bool:
             asked = all_sum(torch.full((1,), float(stop.asked), device=device), self.mesh, "world")
@@ -210,6 +210,8 @@ class Session:
         self.measured = None if score is None else (step, score.loss)
         if score is not None and self.record is not None:
             self.record.valid(step, score.loss, score.bits_per_byte)
+        if self.record is not None:
+            self.record.event("evaluate", step=step, seconds=round(time.perf_counter() - started, 3))
         return not self.cut_short
 
     def save(self, step: int, *, at_once: bool = True) -> None:

@@ -31,6 +31,7 @@ class Start:
     asked: Layout | None = None  # of the run file, where this world is another
     patience: Patience | None = None  # the watchdog's
     prepare: Callable[[Session], None] | None = None  # called before it trains: parity attaches to it
+    began: float | None = None  # when its command did, in seconds since 1970
     heart: Heartbeat | None = None  # in the process of the rank that writes, until its display is there
 
     def at(self, what: str) -> None:

@@ -26,12 +26,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from scalewright.checkpoint.format import COMMIT, COMMIT_BYTES, HEAD_BYTES, STATE
-from scalewright.checkpoint.store.bring import SAVES, is_committed, run_place, step_number
+from scalewright.checkpoint.format import COMMIT, COMMIT_BYTES
+from scalewright.checkpoint.store.bring import SAVES, forget, heads, is_committed, run_place, step_number
+from scalewright.checkpoint.verify import Retention, superfluous
 from scalewright.spec.common.heartbeat import Heartbeat
-from scalewright.spec.common.untrusted import parse_json
 from scalewright.spec.ends import COMPANIONS, ORIGIN
 from scalewright.spec.errors import RunError, UserError
+from scalewright.storage.mirror import fetch
 from scalewright.storage.objects import AbsentError, Store, StoreError
 
 PARTS, RUN_ID, ASIDE = "parts", "RUN_ID", "COMMIT.aside"
@@ -74,10 +75,11 @@ class Saved:
 class Uploader:
     """One rank's. `offer` and `go_back` return at once; a thread does the work."""
 
-    def __init__(self, url: str, rank: int, world: int, keep: int, tell: Tell | None = None) -> None:
-        """`keep` finished checkpoints stay in the store; `tell` is rank 0's."""
+    def __init__(self, url: str, rank: int, world: int, kept: Retention, tell: Tell | None = None) -> None:
+        """`kept` are the finished checkpoints that stay in the store; `tell` is rank 0's."""
         self.place = run_place(url, create=True)
-        self.rank, self.world, self.keep, self.tell = rank, world, keep, tell
+        self.rank, self.world, self.kept, self.tell = rank, world, kept, tell
+        self.run_id: str | None = None  # rank 0's, from `claim` on
         self._queue: deque[Saved | int] = deque()  # a number: finished ones after that step are put aside
         self._changed, self._closing, self._busy = threading.Condition(), False, False
         self._moved = time.monotonic()  # when something was last put
@@ -90,16 +92,18 @@ class Uploader:
         return self.place.store
 
     def claim(self, run_id: str) -> None:
-        """Rank 0's, before the first step: the place is this run's, and can be written to. Raises UserError where it is
-        another's, or where permission or credentials lack; StoreError where the store doesn't answer now."""
-        try:
+        """Rank 0's, before the first step and each save: the place is this run's, and can be written to. Raises
+        UserError where it holds another's checkpoints, or where permission or credentials lack; StoreError where the
+        store doesn't answer now."""
+        self.run_id, owner = run_id, None
+        with suppress(AbsentError):
             owner = self.store.read(RUN_ID, 1 << 10).decode("utf-8", "replace")
-        except AbsentError:
-            self.store.put(RUN_ID, run_id.encode())
+        if owner == run_id:
             return
-        if owner != run_id:
+        if owner is not None and self.place.committed():  # without any it was lost before its first one came
             how = "give this run a place of its own, or remove what is there"
             raise UserError("the store's place holds the checkpoints of another run", str(self.store.url), how)
+        self.store.put(RUN_ID, run_id.encode())
 
     @property
     def waiting(self) -> bool:
@@ -201,6 +205,8 @@ class Uploader:
     def _put(self, saved: Saved) -> None:
         """This rank's files; rank 0 also all that comes after the other ranks' are there."""
         where, store = f"{SAVES}/{saved.name}", self.store
+        if self.run_id is not None:
+            self.claim(self.run_id)
         if not self._makes_room(saved, where):
             return
         for name, file in saved.files.items():
@@ -267,20 +273,16 @@ class Uploader:
 
     def _prune(self, newest: Saved) -> None:
         """Removes what isn't kept, COMMIT first; and what has none, of steps before the newest."""
-        steps = self.place.steps()
-        whole = [name for name, entries in steps.items() if is_committed(name, entries)]
-        finite = [name for name in whole if self._is_finite(name)]
-        kept = {newest.name, *finite[: self.keep], *whole[:1]}
+        steps, place = self.place.steps(), self.place
+        whole = {name: entries for name, entries in steps.items() if is_committed(name, entries)}
+        fetch(place.store, [head for entries in whole.values() for head in heads(entries)], place.mirror)
+        forget(place, whole)
+        old = {folder.name for folder in superfluous([place.folder(name) for name in whole], self.kept)}
         for name, entries in steps.items():
-            if name not in kept and (name in whole or step_number(name) < newest.step):
+            if name in old or (name not in whole and step_number(name) < newest.step):
                 commit = f"{SAVES}/{name}/{COMMIT}"
                 self.store.delete([commit] if name in whole else [])
                 self.store.delete([entry.name for entry in entries if entry.name != commit])
-
-    def _is_finite(self, name: str) -> bool:
-        with suppress(UserError, ValueError, AttributeError):
-            return bool(parse_json(self.store.read(f"{SAVES}/{name}/{STATE}", HEAD_BYTES)).get("finite", True))
-        return True
 
     def _put_aside(self, after: int) -> None:
         """Finished ones of later steps lose their COMMIT, which is kept beside it."""

@@ -24,6 +24,7 @@ from scalewright.cli.verbs.diagnose import diagnose
 from scalewright.cli.verbs.doctor import doctor
 from scalewright.cli.verbs.emit import emit
 from scalewright.cli.verbs.evaluate import evaluate
+from scalewright.cli.verbs.explain import explain
 from scalewright.cli.verbs.explore import explore
 from scalewright.cli.verbs.generate import generate
 from scalewright.cli.verbs.goodput import goodput
@@ -48,6 +49,7 @@ Group = tuple[str | Verb, dict[str, Verb]]  # its help, or what it does alone; a
 VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in which a newcomer meets them
     "Start here": {
         "demo": demo,
+        "explain": explain,
         "doctor": doctor,
         "presets": (
             "The models and clusters known by name.",
@@ -62,7 +64,8 @@ VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in whi
     "Measure": {
         "bench": ("The speed that this hardware really reaches.", {
             "matmul": bench.matmul, "memory": bench.memory, "collectives": bench.collectives, "pairs": bench.pairs,
-            "storage": bench.storage, "kernels": bench.kernels, "step": bench.step, "all": bench.everything,
+            "storage": bench.storage, "kernels": bench.kernels, "step": bench.step, "serve": bench.serve,
+            "all": bench.everything,
         }),
         "accept": accept,
         "calibrate": bench.calibrate,

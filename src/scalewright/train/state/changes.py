@@ -202,7 +202,7 @@ def _earlier(run: RunSpec) -> dict[str, Any]:
     if not folders and run.checkpoint.store:
         folders = newest_heads(run.checkpoint.store)
     if not folders and run.resume != "auto":
-        folders = checkpoints_at(bring(run.resume, states=True))
+        folders = checkpoints_at(bring(run.resume, states=True, later=True))
     for folder in folders:
         with suppress(UserError):  # a damaged save, which `find_origin` will pass, too
             settings = read_state(folder).get("run")

@@ -15,7 +15,7 @@ from typing import Any
 
 from scalewright.checkpoint.format import COMMIT, read_manifest
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
-from scalewright.checkpoint.store.bring import bring
+from scalewright.checkpoint.store.bring import bring, comes_later
 from scalewright.checkpoint.store.restore import restore
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.data.mixture import Positions
@@ -75,9 +75,10 @@ def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, lis
         if newest is not None:
             note = f"this run has come further than {given}: it goes on from {newest.name}"
             return CheckpointReader(newest, verify_files=False), [*notes, note]
-        if problem := damage(given, mesh):
+        later = comes_later(given)
+        if problem := None if later else damage(given, mesh):
             raise UserError(f"the checkpoint is damaged: {problem}", str(given), "resume an older one, or auto")
-        return CheckpointReader(given, verify_files=False), []
+        return CheckpointReader(given, verify_files=later), []
     folder, rejected = newest_verified(root, mesh)
     folder, notes = _from_store(run, root, folder, mesh)
     if folder is None and rejected:
@@ -98,7 +99,7 @@ def _given(run: RunSpec, root: Path) -> tuple[Path, bool]:
         url = parse_url(run.resume)
         is_own = str(url.parent.parent) == run.checkpoint.store
         given = str(root / url.name) if is_own and (root / url.name / COMMIT).exists() else given
-    folder = find_checkpoint(bring(given, states=True))
+    folder = find_checkpoint(bring(given, states=True, later=True))
     return folder, is_own or folder.resolve().parent == root.resolve()
 
 
