@@ -28,18 +28,18 @@ BUDGET = {
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 710,  # every second of all attempts in ten parts, as stretches of time
     "inference": 2_200,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
-    "launch": 3_930,  # ranks that died; a Ctrl-C in the first lines; all that is missing at once; whose port
+    "launch": 3_990,  # ranks that died, nodes that go; a Ctrl-C in the first lines; all that is missing; whose port
     "learn": 1_420,  # explain/: a run's quantities by name, pictures; attention, numerics, speed-up, GPUs, serving by hand
     "machine": 1_650,  # words behind findings; rates that agree, and none on a loaded machine
     "model": 2_220,  # a start without torch's compiler
-    "parallel": 3_445,  # FSDP is imported where it is used
+    "parallel": 3_475,  # a name for each meeting; FSDP is imported where it is used
     "parity": 790,
     "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_830,  # a run's wall time; the page about serving; budget, goodput, inference as blocks
     "serve": 2_960,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
     "spec": 7_390,  # a server's schedule; chats; families; networks; all mistakes at once; recomputation; prices
     "track": 1_210,  # a line before silence; lines copied now, on the disk later
-    "train": 7_300,  # restarts, failures that come back (400); copies compared (190); a bad step run again
+    "train": 7_450,  # restarts, failures that come back (400); copies compared (190); a bad step run again
     "storage": 320,  # stores by URL, their errors in words; copies on this node
     "": 405,  # budget, goodput, inference, each with its market; an own optimizer priced
 }
