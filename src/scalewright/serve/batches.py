@@ -57,22 +57,22 @@ class _Seen(NamedTuple):
 class Batch:
     """Rows that attend in one call, and where their keys are."""
 
-    queries: Tensor  # the row of the forward at each place, [n]
+    queries: slice | Tensor  # the row of the forward at each place, [n]
     kept: Tensor | None  # the places that rows are at; None: all of them
-    rows: Tensor  # of the forward, one for each of those
+    rows: slice | Tensor  # of the forward, one for each of those
     where: tuple[int, int] | Tensor  # (first slot, slots from place to place), or all slots, [n * length]
     length: int  # keys
     added: Tensor  # [n, 1 or H, 1, length]
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, scale: float, out: Tensor) -> None:
         """q [N, H, K], keys [slots, G, K], values [slots, G, W] -> the rows of out [N, H, <= W]."""
-        count, groups = len(self.queries), keys.shape[1]
+        count, groups = len(self.added), keys.shape[1]
         k, v = (self._read(store) for store in (keys, values))
-        queries = q.index_select(0, self.queries).view(count, groups, -1, q.shape[2])  # a group's heads as its queries
+        queries = q[self.queries].view(count, groups, -1, q.shape[2])  # a group's heads as its queries
         added = self.added if self.added.shape[1] == 1 else self.added.view(count, groups, -1, self.length)
         got = F.scaled_dot_product_attention(queries, k, v, attn_mask=added, scale=scale)
         got = got.reshape(count, -1, got.shape[3])[..., : out.shape[2]]
-        out.index_copy_(0, self.rows, got if self.kept is None else got.index_select(0, self.kept))
+        out[self.rows] = got if self.kept is None else got.index_select(0, self.kept)
 
     def _read(self, store: Tensor) -> Tensor:
         """[n, G, length, K] of a store [slots, G, K]."""
@@ -81,7 +81,7 @@ class Batch:
             return store.index_select(0, self.where).view(-1, self.length, groups, width).transpose(1, 2)
         start, apart = self.where
         each = groups * width
-        shape, strides = (len(self.queries), groups, self.length, width), (apart * each, width, each, 1)
+        shape, strides = (len(self.added), groups, self.length, width), (apart * each, width, each, 1)
         return store.as_strided(shape, strides, start * each)
 
 
@@ -165,6 +165,13 @@ def _batch(
         slopes = local_slopes(model.spec.num_attention_heads, model.heads, device)
         bias = torch.cat([alibi_bias(last - 1, key, slopes) for last in end])  # of one query each
         added = added + bias.to(x.dtype)
-    rows = torch.tensor([seen.row for seen in group], device=device)
-    queries = rows if kept is None else torch.tensor([seen.row for seen in at], device=device)
+    rows = _index([seen.row for seen in group], device)
+    queries = rows if kept is None else _index([seen.row for seen in at], device)
     return Batch(queries, kept, rows, where, length, added)
+
+
+def _index(rows: Sequence[int], device: torch.device) -> slice | Tensor:
+    """Rows as a slice, which costs no copy, where they follow each other."""
+    if all(b - a == 1 for a, b in pairwise(rows)):
+        return slice(rows[0], rows[-1] + 1)
+    return torch.tensor(rows, device=device)
