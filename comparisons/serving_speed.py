@@ -326,7 +326,7 @@ def main() -> None:
         found = {
             "streams": [streams(spec, model, prompt, new, rounds) for prompt, new in sizes],
             "prefix": prefix(spec, model, 200 if options.quick else 1000, rounds),
-            "load": load(spec, model, *((16, 8, 10, 1.0) if options.quick else (128, 64, 40, 15.0))),
+            "load": load(spec, model, *((16, 8, 10, 1.0) if options.quick else (128, 64, 30, 15.0))),
         }
         if options.vllm:
             found["streams"].append(beside_vllm(spec, options.vllm, *sizes[0], rounds))
