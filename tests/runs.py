@@ -191,6 +191,16 @@ def start_cli(folder: Path, *arguments: str, **environ: str) -> subprocess.Popen
     )
 
 
+def small_disk(folder: Path) -> bool:
+    """A file system of 1 MiB at `folder`; False where that isn't allowed."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
+    except OSError:
+        return False
+
+
 def write_run(folder: Path, data: dict[str, Any]) -> Path:
     """A run file (JSON is YAML)."""
     path = folder / "run.yaml"

@@ -26,8 +26,10 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
 from model.tiny_specs import make
-from scalewright.checkpoint.format import Manifest, StoredBox, StoredTensor
-from scalewright.checkpoint.verify import commit_text, describe_file
+from scalewright.checkpoint.boxes import StoredBox, StoredTensor
+from scalewright.checkpoint.format import Manifest
+from scalewright.checkpoint.pieces import describe_file
+from scalewright.checkpoint.verify import commit_text
 from scalewright.data.prepare import prepare
 from scalewright.model.huggingface import write_huggingface
 from scalewright.spec.base import write_yaml
@@ -86,12 +88,12 @@ def build(folder: Path) -> None:
         name: StoredTensor(
             tuple(value.shape),
             "float32",
-            (StoredBox("model-00000-000.safetensors", name, (0,) * value.dim(), tuple(value.shape)),),
+            (StoredBox("model-00000-000.safetensors", (0,) * value.dim(), tuple(value.shape), name),),
         )
         for name, value in state.items()
     }
     files = {"model-00000-000.safetensors": describe_file(step / "model-00000-000.safetensors")}
-    manifest = Manifest(1, 1, "run", model.spec.dump(), {}, stored, files)
+    manifest = Manifest(1, 1, "run", model.spec.dump(), {}, stored, files, version=1)
     (step / "manifest.json").write_text(json.dumps(asdict(manifest)))
     (step / "state.json").write_text('{"step": 1, "samples": 1, "tokens": 1, "optimizer": {}}')
     commit(folder)

@@ -376,6 +376,18 @@ def budget(
     return Answer(keys)
 
 
+def explain(term: str, run: str | Path | None = None) -> Answer:
+    """What a term of the field means, and its number for a run: the keys of `scalewright explain --json`.
+
+    `run`: a run file, a run's folder, or JSON of `plan` or `predict`; without one the newest folder below ./runs, else
+    an example. Raises UserError for an unknown term, with the nearest ones.
+    """
+    from scalewright.answers import Answer
+    from scalewright.learn.explain.answer import explain as look_up
+
+    return Answer(look_up(term, run))
+
+
 def diagnose(
     *paths: str | Path, model: str | None = None, cluster: str | None = None, layout: Mapping[str, Any] | None = None,
     seq_len: int | None = None, configuration: str | Path | None = None, what_if: Sequence[str] = (),

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalewright.checkpoint.format import Manifest, are_disjoint, checkpoints_at, committed, read_state
+from scalewright.checkpoint.boxes import are_disjoint
+from scalewright.checkpoint.format import checkpoints_at, committed, read_state
 from scalewright.checkpoint.verify import verify_heads
 from scalewright.checkpoint.write import commit
 from scalewright.spec.errors import UserError
@@ -38,8 +39,7 @@ def save(root: Path, state: dict[str, Any], step: int = 8, name: str | None = No
     """A checkpoint without tensors, signed."""
     partial, final = root / "made.tmp", root / (name or f"step-{step:08d}")
     partial.mkdir(parents=True)
-    manifest = Manifest(step, 64, "id", {}, {}, tensors={}, files={})
-    commit(partial, final, manifest, state)
+    commit(partial, final, [], state, step=step, samples=64, run_id="id", model={}, layout={})
     return final
 
 

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from runs import run, run_data
 from scalewright.checkpoint import verify
-from scalewright.checkpoint.format import COMMIT, remove
+from scalewright.checkpoint.format import COMMIT, StoredFile, remove
+from scalewright.checkpoint.pieces import describe_file
 from scalewright.checkpoint.verify import commit_text
 from scalewright.train.state.claim import hold_folder
 
@@ -53,7 +54,7 @@ def step(folder: Path, number: int) -> Path:
 # -- beside a run ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("moment", ["checksum", "verify_heads", "read_manifest"])
+@pytest.mark.parametrize("moment", ["first_damage", "verify_heads", "read_manifest"])
 def test_one_that_goes_while_it_is_read_is_gone(call_cli, copy, monkeypatch, moment):
     """As retention does it: COMMIT first. Nothing is damaged, and the exit code is 0."""
     whole, victim = getattr(verify, moment), step(copy, 2)
@@ -110,14 +111,14 @@ def test_damage_beside_one_that_goes_is_still_damage(call_cli, copy):
 
 @pytest.mark.parametrize("verb", [["convert"], ["checkpoint", "diff"]])
 def test_readers_say_that_it_is_gone(call_cli, copy, runs, tmp_path, monkeypatch, verb):
-    whole = verify.checksum
+    whole = verify.first_damage
 
-    def and_remove(path: Path) -> str:
+    def and_remove(path: Path, expected: StoredFile) -> tuple[int, int] | None:
         if copy in path.parents and path.parent.exists():
             remove(path.parent)
-        return whole(path)
+        return whole(path, expected)
 
-    monkeypatch.setattr(verify, "checksum", and_remove)
+    monkeypatch.setattr(verify, "first_damage", and_remove)
     answer = call_cli(*verb, copy, runs["other"] if verb[-1] == "diff" else tmp_path / "out")
     assert answer.code == 2
     assert "the checkpoint is gone: it was removed while it was read" in answer.error
@@ -287,7 +288,7 @@ def test_the_size_of_a_difference(call_cli, runs, copy):
     tensors["embed.weight"][0, 0] = float("nan")
     save_file(tensors, file, metadata={"format": "pt"})
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"][file.name]["checksum"] = verify.checksum(file)
+    manifest["files"][file.name]["checksum"] = describe_file(file).checksum
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / COMMIT).write_text(commit_text(folder, 8))
     answer = call_cli("checkpoint", "diff", runs["one"], copy, "--json")

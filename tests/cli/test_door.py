@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import typer
@@ -13,7 +14,7 @@ from scalewright.cli.door import run_behind_door
 from scalewright.spec.errors import RunError, Stopped, UserError
 
 
-def raising(error: BaseException) -> typer.Typer:
+def raising(error: BaseException) -> Any:
     """An application whose only verb, `go`, raises this."""
     app = typer.Typer(rich_markup_mode=None)
 
@@ -25,7 +26,7 @@ def raising(error: BaseException) -> typer.Typer:
     def go(number: int = 1) -> None:
         raise error
 
-    return app
+    return typer.main.get_command(app)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ import re
 from typing import Any
 
 import pytest
-import typer
 
 from scalewright.cli import build_app
 from scalewright.cli.words import like_option, table
 
-ROOT: Any = typer.main.get_command(build_app())
+ROOT: Any = build_app()
 TABLE = {kind: table(kind) for kind in ("commands", "options")}
 OPTIONS = {
     name: {o for p in command.params for o in p.opts if o.startswith("--")} for name, command in ROOT.commands.items()

@@ -11,8 +11,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from runs import run, run_data
+from scalewright.checkpoint.pieces import describe_file
 from scalewright.checkpoint.read import find_checkpoint
-from scalewright.checkpoint.verify import commit_text, describe_file
+from scalewright.checkpoint.verify import commit_text
 from scalewright.parity.compare import FLOOR, training_rows, weights_deviation
 
 
@@ -33,7 +34,7 @@ def change(out, name, index, value):
     tensors[name].view(-1)[index] = value
     save_file(tensors, file)
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"][file.name] = asdict(describe_file(file))
+    manifest["files"][file.name] |= asdict(describe_file(file))
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / "COMMIT").write_text(commit_text(folder, manifest["step"]))
     return before

@@ -15,8 +15,10 @@ from tokenizers import Tokenizer, models
 from torch import nn
 
 from model.tiny_specs import SPECS, make, tokens
-from scalewright.checkpoint.format import Manifest, StoredBox, StoredTensor
-from scalewright.checkpoint.verify import commit_text, describe_file
+from scalewright.checkpoint.boxes import StoredBox, StoredTensor
+from scalewright.checkpoint.format import Manifest
+from scalewright.checkpoint.pieces import describe_file
+from scalewright.checkpoint.verify import commit_text
 from scalewright.model.init import init_tensor
 from scalewright.serve.generate import generate_text
 from scalewright.serve.load import check_model, load_for_generation, load_model
@@ -35,11 +37,11 @@ def write_checkpoint(run: Path, step: int, model: nn.Module, spec: dict[str, Any
         for key, start, stop in ((f"{name}:0", 0, cut), (f"{name}:1", cut, value.shape[0])):
             pieces[key] = value[start:stop].contiguous()
             offset, size = (start, *(0 for _ in value.shape[1:])), (stop - start, *value.shape[1:])
-            boxes.append(StoredBox("model-00000-000.safetensors", key, offset, size))
+            boxes.append(StoredBox("model-00000-000.safetensors", offset, size, key))
         stored[name] = StoredTensor(tuple(value.shape), "float32", tuple(boxes))
     save_file(pieces, folder / "model-00000-000.safetensors")
     files = {"model-00000-000.safetensors": describe_file(folder / "model-00000-000.safetensors")}
-    manifest = Manifest(step, step, "run", spec, {}, stored, files)
+    manifest = Manifest(step, step, "run", spec, {}, stored, files, version=1)
     (folder / "manifest.json").write_text(json.dumps(asdict(manifest)))
     (folder / "state.json").write_text("{}")
     (folder / "COMMIT").write_text(commit_text(folder, step))

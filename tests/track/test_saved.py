@@ -190,7 +190,7 @@ def test_a_save_reads_only_what_is_new(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "crc32", lambda file, a, b, value: read.append(b - a) or whole(file, a, b, value))
     for _ in range(3):
         writer.append({"step": 1})
-        assert writer.save().count(b"\n") == len(read) + 1
+        assert writer.copy().count(b"\n") == len(read) + 1
     assert read == [12, 12, 12]
 
 

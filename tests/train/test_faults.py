@@ -25,6 +25,7 @@ from runs import (
     rows,
     run,
     run_data,
+    small_disk,
     start_cli,
     steps_done,
     wait_for,
@@ -206,14 +207,15 @@ def die_in_a_save(context: RankContext, data: dict[str, Any]) -> None:
     """A worker that is killed once the first file of step 8 is written."""
     import scalewright.checkpoint.write as write
 
-    usual = write.save_file
+    usual = write.write_tensors
 
-    def save_file(content: Any, path: Path, **keywords: Any) -> None:
-        usual(content, path, **keywords)
+    def write_tensors(path: Path, items: Any) -> Any:
+        stored = usual(path, items)
         if "step-00000008" in str(path):
             os.kill(os.getpid(), signal.SIGKILL)
+        return stored
 
-    write.save_file = save_file
+    write.write_tensors = write_tensors
     run(data)
 
 
@@ -237,15 +239,15 @@ def failing_saves(monkeypatch, steps: list[int], error: OSError | None = None) -
     """Saves of these steps meet a full disk halfway."""
     import scalewright.checkpoint.write as write
 
-    usual = write.save_file
+    usual = write.write_tensors
 
-    def save_file(content, path, **keywords):
+    def write_tensors(path, items):
         if int(path.parent.name.split("-")[1].split(".")[0]) in steps:
             path.write_bytes(b"half")
             raise error or OSError(28, "No space left on device", str(path))
-        usual(content, path, **keywords)
+        return usual(path, items)
 
-    monkeypatch.setattr(write, "save_file", save_file)
+    monkeypatch.setattr(write, "write_tensors", write_tensors)
 
 
 def test_a_full_disk_at_one_save(tmp_path, monkeypatch):
@@ -279,20 +281,10 @@ def test_a_full_disk_at_the_first_save(tmp_path, monkeypatch):
         run(data)
 
 
-def _small_disk(folder: Path) -> bool:
-    """A file system of 1 MiB at `folder`; False where that isn't allowed."""
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    try:
-        return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
-    except OSError:
-        return False
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a small disk")
 def test_a_disk_that_is_really_full(tmp_path):
     disk = tmp_path / "disk"
-    if not _small_disk(disk):
+    if not small_disk(disk):
         pytest.skip("no right to mount a small disk")
     try:
         big = {"hidden_size": 64, "vocab_size": 400}  # 0.8 MiB of weights and momenta a save

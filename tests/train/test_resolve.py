@@ -73,7 +73,7 @@ def test_steps_and_tokens_together(spec):
         ({"layout": {"precision": "fp8"}}, "precision fp8 can be planned but not trained"),
         ({"layout": {"recompute": {"budget": 0.01}}}, "less than the blocks' inputs alone"),
         ({"layout": {"recompute": {"every": 4}}}, "more than the 3 layers"),
-        ({"checkpoint": {"async": True}}, "asynchronous saving is not there yet"),
+        ({"checkpoint": {"keep_best": 1}}, "the best checkpoints are those with the lowest held-out loss"),
         ({"model": {"positions": "learned", "context": 8}}, "more than the model's 8 learned positions"),
         (
             {"model": {"positions": "learned", "context": 8}, "data": {"python": "parts:Counting", "seq_len": 9}},

@@ -4,6 +4,8 @@
     a Hugging Face folder               --convert-->  OUT/checkpoints/step-00000000, tokenizer.json
     a folder of another trainer         --convert-->  the same (foreign/)
 
+Either end may be a URL of a store: what is read is fetched first, what is written is put there once it is checked.
+
 A tensor is read when its file is written, so that memory holds one file's worth at a time. A Hugging Face folder may
 also be run in transformers, beside the same weights here: their logits of random tokens in fp32 differ by 1e-6 of the
 largest logit; a setting that transformers ignores shows at 1e-3 and more. A router that is undecided may send a token
@@ -15,7 +17,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -25,19 +27,24 @@ from torch import Tensor
 
 from scalewright.checkpoint.card import model_card
 from scalewright.checkpoint.foreign.folder import ForeignFolder, find_foreign
-from scalewright.checkpoint.format import step_folder
+from scalewright.checkpoint.format import COMMIT, step_folder
 from scalewright.checkpoint.lint import lint
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, text_files
-from scalewright.checkpoint.write import Chunk, commit, make_empty, merge, write_chunks
+from scalewright.checkpoint.store.bring import bring
+from scalewright.checkpoint.write import Chunk, commit, make_empty, write_rank
 from scalewright.model.companions import Training, copy_origin
 from scalewright.model.huggingface import MAX_SHARD_BYTES, torch_dtype, write_huggingface
 from scalewright.model.load import TensorReader, build, is_checkpoint, open_huggingface
+from scalewright.spec.common.files import scratch_folder
 from scalewright.spec.common.untrusted import inside
+from scalewright.spec.common.urls import Url, is_url, parse_url
 from scalewright.spec.ends import COMPANIONS, ORIGIN
 from scalewright.spec.errors import Finding, RunError, UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import count, tensors
+from scalewright.storage.objects import open_store
+from scalewright.storage.publish import check_empty, publish
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,9 @@ def convert(
     that differs stays. What else engines would trip over is in `findings`. Raises UserError for a source of neither
     kind or an `out` that holds something, RunError when the result reads back otherwise.
     """
-    source, out = Path(source), Path(out)
+    if is_url(out):
+        return _to_store(source, parse_url(out), dtype, max_shard_bytes, verify=verify, model=model, check=check)
+    source, out = bring(source), Path(out)
     if not source.exists():
         raise UserError("no such folder", str(source), "give a checkpoint, a run's folder or a Hugging Face folder")
     if out.exists() and any(out.iterdir()):
@@ -97,6 +106,18 @@ def convert(
     if model is not None:
         raise UserError("a Hugging Face folder has its model", "--model", "leave it out")
     return _to_checkpoint(open_huggingface(source), source, out)
+
+
+def _to_store(source: str | Path, url: Url, *options: Any, **keys: Any) -> Converted:
+    """Converts into a folder of this disk, and puts that where the URL says: what readers look for comes last."""
+    store = open_store(url, create=True)
+    check_empty(store)
+    with scratch_folder("convert") as scratch:
+        made = convert(source, scratch / "out", *options, **keys)
+        folder = scratch / "out"
+        last = folder / "config.json" if made.kind == "huggingface" else step_folder(folder / "checkpoints", 0) / COMMIT
+        publish(folder, store, last.relative_to(folder).as_posix())
+    return replace(made, out=str(url))
 
 
 def _to_huggingface(
@@ -147,9 +168,9 @@ def _to_checkpoint(folder: TensorReader, source: Path, out: Path) -> Converted:
     try:
         make_empty(root, partial)
         chunks = [_chunk(folder, t.name, t.shape) for t in tensors(spec, mtp=True)]
-        written, run_id = write_chunks(partial, chunks, "model-00000"), uuid.uuid4().hex[:12]
-        manifest = merge([written], step=0, samples=0, run_id=run_id, model=spec.dump(), layout=Layout().dump())
-        commit(partial, final, manifest, {"step": 0, "samples": 0, "tokens": 0, "optimizer": {}})
+        written, state = write_rank(partial, chunks, 0), {"step": 0, "samples": 0, "tokens": 0, "optimizer": {}}
+        head = {"run_id": uuid.uuid4().hex[:12], "model": spec.dump(), "layout": Layout().dump()}
+        commit(partial, final, [written], state, step=0, samples=0, **head)
         for name in ("tokenizer.json", *COMPANIONS):
             if inside(source, name).is_file():
                 shutil.copyfile(source / name, out / name)
@@ -178,7 +199,7 @@ def _parameters(spec: ModelSpec) -> int:
 
 def _chunk(folder: TensorReader, name: str, shape: tuple[int, ...]) -> Chunk:
     box = ((0,) * len(shape), shape)
-    return Chunk(name, name, shape, torch.float32, box, lambda: folder.read(name).float())
+    return Chunk(name, shape, torch.float32, box, lambda: folder.read(name).float())
 
 
 TOLERANCE = 1e-4  # of the largest logit, both in fp32 from the weights as they are stored

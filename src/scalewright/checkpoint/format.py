@@ -1,7 +1,7 @@
 """A checkpoint on disk: its files, the form of its manifest and state, and when it exists.
 
     checkpoints/step-00000010/
-      manifest.json                     every tensor as boxes: which part of it lies in which file
+      manifest.json                     every file: its checksum, and which parts of which tensors it holds
       state.json                        step, samples, tokens, the optimizer's numbers, each source's place in
                                         the data, the run file as it was resolved: all but tensors
       model-00000-000.safetensors       rank 0's boxes of the weights (fp32), at most 2 GiB a file; buffers of
@@ -12,17 +12,10 @@
 
 Boxes are parts of true tensors, so any layout reads any other's checkpoint. Nothing here is a pickle. Checksums find
 what a disk did to a file; the form of the keys that readers rely on is checked, too, and finds what an edit did. So
-is whether a tensor's boxes overlap: one that is counted twice would hide a hole elsewhere.
+is whether a tensor's boxes overlap, or leave a hole (boxes.py).
 
-    ┌───┬───────┐   cut along dimension 1:  ┌───┐ ┌───────┐   each part along dimension 0:  ┌───┐ ┌───────┐
-    │ a │   b   │                           │ a │ │   b   │                                 └───┘ └───────┘
-    ├───┼───────┤                           ├───┤ ├───────┤                                 ┌───┐ ┌───────┐
-    │ c │   d   │                           │ c │ │   d   │                                 └───┘ └───────┘
-    └───┴───────┘                           └───┘ └───────┘   one box is left in each part: none overlap
-
-Boxes that a straight cut parts don't overlap. Sharding by rows, columns and experts makes boxes that a few rounds of
-cuts part entirely; boxes left together count as an overlap. n boxes of d dimensions take O(LEVELS * d * n log n),
-whatever a manifest holds; comparing all pairs would take hours for a damaged one.
+    version 2   files: {name: bytes, checksum (pieces.py), boxes (boxes.py)}
+    version 1   files: {name: bytes, checksum}   tensors: {name: shape, dtype, boxes [{file, key, offset, size}]}
 """
 
 from __future__ import annotations
@@ -30,55 +23,31 @@ from __future__ import annotations
 import re
 import shutil
 import zlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler
 
+from scalewright.checkpoint.boxes import StoredBox, StoredTensor, check_bounds, sizes, unpack, whole
 from scalewright.spec.base import Spec
 from scalewright.spec.common.untrusted import inside, parse_json, read_bytes
 from scalewright.spec.errors import UserError, reason, shortened
-from scalewright.spec.placement import Box
 
 MANIFEST, STATE, COMMIT = "manifest.json", "state.json", "COMMIT"
-VERSION = 1
-HEAD_BYTES = 1 << 30  # a manifest of 512 ranks and 70B parameters has 213 MB
+VERSION = 2
+HEAD_BYTES = 1 << 30  # one of version 1, 512 ranks and 70B parameters has 213 MB; of version 2, 1 MB
+KEPT_BYTES = 1 << 26
 COMMIT_BYTES = 1 << 16
-LARGEST = 1 << 62
-ITEM_BYTES = {
-    **dict.fromkeys(("float64", "int64", "uint64"), 8),
-    **dict.fromkeys(("float32", "int32", "uint32"), 4),
-    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
-    **dict.fromkeys(("int8", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"), 1),
-}
 COMPLEX = "complex_buffers"  # in state.json: the buffers whose last dimension is (real, imaginary)
 # Prefixes of names in a manifest; parameters have none. RANK: a tensor that one rank has, rank/00003/NAME.
 OPTIMIZER, BUFFER, RANK = "optimizer/", "buffer/", "rank/"
 OUTER, ISLAND = "outer/", "island/"  # of runs with islands: outer/<kind>/<name>, island/<i>/<kind>/<name>
-BESIDE_PARAMETERS = (OPTIMIZER, BUFFER, RANK, OUTER, ISLAND)
+BESIDE_MODEL = (OPTIMIZER, RANK, OUTER, ISLAND)
+BESIDE_PARAMETERS = (*BESIDE_MODEL, BUFFER)
+PARTIAL = ".tmp"  # at the end of a folder's name: it is being written, or removed
 STEP_FOLDER = re.compile(r"^step-([0-9]{8,})\Z")
-
-
-@dataclass(frozen=True)
-class StoredBox:
-    """A part of a tensor, and the file and key that hold it."""
-
-    file: str
-    key: str
-    offset: tuple[int, ...]
-    size: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A whole tensor as the boxes that cover it."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    boxes: tuple[StoredBox, ...]
 
 
 @dataclass(frozen=True)
@@ -86,7 +55,7 @@ class StoredFile:
     """Size and checksum that a file must have."""
 
     bytes: int
-    checksum: str  # "crc32:89abcdef"
+    checksum: str  # "crc32:89abcdef", or of each piece (pieces.py)
 
 
 @dataclass(frozen=True)
@@ -112,27 +81,41 @@ def rank_name(name: str, rank: int) -> str:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a committed checkpoint, as COMMIT describes it, its numbers and file names checked. Raises
     UserError when the folder isn't a finished checkpoint, or its manifest is damaged."""
+    content = _read_head(folder, MANIFEST)
     try:
-        data = parse_json(_read_head(folder, MANIFEST))
-        version = whole(data["version"], "version")
-        if version != VERSION:
-            how = "read it with the release that wrote it"
-            raise UserError(f"checkpoint version {version} is not {VERSION}", str(folder), how)
-        manifest = Manifest(
-            step=whole(data["step"], "step"),
-            samples=whole(data["samples"], "samples"),
-            run_id=str(data["run_id"]),
-            model=dict(data["model"]),
-            layout=dict(data["layout"]),
-            tensors={name: stored_tensor(entry) for name, entry in data["tensors"].items()},
-            files={n: StoredFile(whole(f["bytes"], "bytes"), str(f["checksum"])) for n, f in data["files"].items()},
-        )
-        check_bounds(manifest)
-        return manifest
+        manifest = (parse_manifest if len(content) < KEPT_BYTES else parse_manifest.__wrapped__)(content)
+        if isinstance(manifest, Manifest):
+            return manifest
+        how = "read it with the release that wrote it"
+        raise UserError(f"checkpoint version {manifest} is not {VERSION}", str(folder), how)
     except UserError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # from any damage
         raise damaged(f"damaged manifest: {_in_words(error)}", folder / MANIFEST) from None
+
+
+@lru_cache(maxsize=1)  # a resume verifies and reads the same one
+def parse_manifest(content: bytes) -> Manifest | int:
+    """A manifest; of an unknown version only its number. Raises what damage makes of it."""
+    data = parse_json(content)
+    if (version := whole(data["version"], "version")) not in (1, VERSION):
+        return version
+    files = {n: StoredFile(whole(f["bytes"], "bytes"), str(f["checksum"])) for n, f in data["files"].items()}
+    if version == 1:
+        tensors = {name: _stored_tensor(entry) for name, entry in data["tensors"].items()}
+        check_bounds(tensors, {name: file.bytes for name, file in files.items()})
+    else:
+        tensors = unpack(data["files"])
+    return Manifest(
+        step=whole(data["step"], "step"),
+        samples=whole(data["samples"], "samples"),
+        run_id=str(data["run_id"]),
+        model=dict(data["model"]),
+        layout=dict(data["layout"]),
+        tensors=tensors,
+        files=files,
+        version=version,
+    )
 
 
 def damaged(problem: str, place: Path) -> UserError:
@@ -154,12 +137,22 @@ def committed_at(folder: Path) -> tuple[int, int] | None:
 
 
 def remove(folder: Path) -> None:
-    """Removes a checkpoint, COMMIT first: for readers it is then gone, not damaged. Raises OSError."""
+    """Removes a checkpoint, its name first: for readers it is then gone, not damaged, and what a kill leaves of it goes
+    with the next save. Raises OSError."""
     if folder.is_symlink():  # what it leads to isn't the run's
         folder.unlink()
         return
-    (folder / COMMIT).unlink(missing_ok=True)
-    shutil.rmtree(folder)
+    gone = folder.with_name(f"{folder.name}.gone{PARTIAL}")
+    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(folder.rename(gone))
+
+
+def finish_commits(root: Path) -> None:
+    """Gives checkpoints under `checkpoints/` their names that a kill kept from it: whole ones, with COMMIT."""
+    for partial in root.glob(f"step-*{PARTIAL}"):
+        final = partial.with_suffix("")
+        if STEP_FOLDER.match(final.name) and (partial / COMMIT).exists() and not final.exists():
+            partial.rename(final)
 
 
 def _in_words(error: Exception) -> str:
@@ -171,53 +164,10 @@ def _in_words(error: Exception) -> str:
     return "an entry has another type than it should (a list instead of an object, say)"
 
 
-def stored_tensor(entry: Mapping[str, Any]) -> StoredTensor:
-    """A tensor from its entry in a manifest; raises an error for a damaged one."""
-    boxes = tuple(
-        StoredBox(str(b["file"]), str(b["key"]), _sizes(b["offset"]), _sizes(b["size"])) for b in entry["boxes"]
-    )
-    return StoredTensor(_sizes(entry["shape"]), str(entry["dtype"]), boxes)
-
-
-def whole(value: Any, name: str) -> int:
-    """A whole number of a manifest, from 0 to 2^62; raises ValueError (NaN, -1, 1.5, true, "7")."""
-    if type(value) is not int or not 0 <= value <= LARGEST:
-        raise ValueError(f"{name} is {str(value)[:40]}")
-    return value
-
-
-def _sizes(values: Any) -> tuple[int, ...]:
-    return tuple(whole(value, "a size") for value in values)
-
-
-def check_bounds(manifest: Manifest) -> None:
-    """Raises ValueError for boxes outside their tensor, boxes that overlap, or boxes with more numbers than their files
-    have bytes for. Tensors read by a manifest are then never larger than the files on the disk, and boxes with as many
-    numbers as their tensor cover it."""
-    for name, tensor in manifest.tensors.items():
-        if (width := ITEM_BYTES.get(tensor.dtype)) is None:
-            raise ValueError(f"tensor '{name}' has the dtype '{tensor.dtype[:40]}'")
-        held = 0
-        for box in tensor.boxes:
-            if not len(box.offset) == len(box.size) == len(tensor.shape):
-                raise ValueError(f"tensor '{name}' has a box of another number of dimensions")
-            if any(o + s > n for o, s, n in zip(box.offset, box.size, tensor.shape, strict=True)):
-                raise ValueError(f"tensor '{name}' has a box outside of it")
-            if box.file not in manifest.files:
-                raise ValueError(f"tensor '{name}' lies in '{box.file[:80]}', which is not among the files")
-            held += prod(box.size) * width
-        if held > sum(manifest.files[file].bytes for file in {box.file for box in tensor.boxes}):
-            raise ValueError(f"tensor '{name}' is larger than its files")
-        if not are_disjoint([(box.offset, box.size) for box in tensor.boxes]):
-            raise ValueError(f"tensor '{name}' has boxes that overlap")
-
-
-def uncovered(manifest: Manifest) -> list[str]:
-    """The first tensor that its boxes don't cover, in words; empty when they cover all (see check_bounds)."""
-    tensors = manifest.tensors.items()
-    names = [name for name, t in tensors if sum(prod(box.size) for box in t.boxes) != prod(t.shape)]
-    others = f", nor are {len(names) - 1} others" if len(names) > 1 else ""
-    return [f"tensor '{names[0]}' is not covered by the files{others}"] if names else []
+def _stored_tensor(entry: Any) -> StoredTensor:
+    """A tensor from its entry in a manifest of version 1."""
+    boxes = (StoredBox(str(b["file"]), sizes(b["offset"]), sizes(b["size"]), str(b["key"])) for b in entry["boxes"])
+    return StoredTensor(sizes(entry["shape"]), str(entry["dtype"]), tuple(boxes))
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -326,30 +276,4 @@ class State(_Form):
     guard: Keys
     left_out: list[Pair] = Field(default_factory=list)
     schedule_unit: Annotated[float, Field(gt=0)] | None = None
-
-
-LEVELS = 16  # rounds of cuts; ours need one for each dimension that is sharded
-
-
-def are_disjoint(boxes: Sequence[Box]) -> bool:
-    """Whether no two of these boxes share an element; empty boxes share none with any."""
-    groups = [[(offset, size) for offset, size in boxes if all(size)]]
-    for _ in range(LEVELS):
-        groups = [part for group in groups if len(group) > 1 for part in _cut(group)]
-    return not any(len(group) > 1 for group in groups)
-
-
-def _cut(boxes: list[Box]) -> list[list[Box]]:
-    """The boxes in groups between the cuts along the first dimension that has any; one group: none has."""
-    for dim in range(len(boxes[0][0])):
-        boxes = sorted(boxes, key=lambda box: box[0][dim])
-        groups, end = [], -1
-        for offset, size in boxes:
-            if offset[dim] >= end:
-                groups.append([(offset, size)])
-            else:
-                groups[-1].append((offset, size))
-            end = max(end, offset[dim] + size[dim])
-        if len(groups) > 1:
-            return groups
-    return [boxes]
+    valid_loss: float | None = None

@@ -16,22 +16,23 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from scalewright.checkpoint.boxes import StoredBox, StoredTensor
 from scalewright.checkpoint.foreign.folder import find_foreign
 from scalewright.checkpoint.format import (
     BESIDE_PARAMETERS,
     BUFFER,
     COMPLEX,
     OPTIMIZER,
-    StoredBox,
-    StoredTensor,
     checkpoints_at,
     committed,
     damaged,
+    finish_commits,
     free_name,
     rank_name,
     read_manifest,
     read_state,
 )
+from scalewright.checkpoint.store.bring import fetch_part
 from scalewright.checkpoint.verify import check_file, check_size, finite_first, verify
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
@@ -39,6 +40,9 @@ from scalewright.spec.common.untrusted import inside
 from scalewright.spec.ends import ORIGIN, Ends
 from scalewright.spec.errors import UserError, nearest
 from scalewright.spec.placement import Box
+
+OPEN = 64  # files at once: one of 512 ranks' is read from 1,024
+Copies = list[tuple[StoredBox, list[int], list[int]]]  # stored box, where the part of it begins in the tensor, its size
 
 
 class CheckpointReader:
@@ -50,7 +54,9 @@ class CheckpointReader:
         cost too much. Raises UserError."""
         self.folder, self._verify_files = folder, verify_files
         self.manifest, self.state = read_manifest(folder), read_state(folder)
-        self._files: dict[str, object] = {}
+        self._files: dict[str, object] = {}  # the newest OPEN
+        self._checked: set[str] = set()
+        self._copies: dict[tuple[StoredTensor, Box], Copies] = {}  # the same for all layers of a model
 
     def check_tokenizer(self, path: Path) -> None:
         """Raises UserError for another tokenizer.json than the one of the run's data, where that is known."""
@@ -94,7 +100,8 @@ class CheckpointReader:
 
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raises UserError unless every one of these tensors is there, in this shape, with its files."""
-        files = {box.file for name, shape in shapes.items() for box in self._find(name, shape).boxes}
+        wanted = {self._find(name, shape) for name, shape in shapes.items()}
+        files = {box.file for stored in wanted for box in stored.boxes}
         for file in sorted(files):
             if problem := check_size(self.folder, file, self.manifest.files[file]):
                 raise damaged(f"the checkpoint is damaged: {problem}", self.folder)
@@ -104,21 +111,22 @@ class CheckpointReader:
         tensor's in the caller's model. Raises UserError for a tensor that isn't there, has another shape, or a hole."""
         stored = self._find(name, shape)
         offsets, sizes = box or ((0,) * len(stored.shape), stored.shape)
-        copies = []
-        for part in stored.boxes:
-            lows = [max(a, b) for a, b in zip(offsets, part.offset, strict=True)]
-            ends = zip(offsets, sizes, part.offset, part.size, strict=True)
-            lengths = [min(a + n, b + m) - low for (a, n, b, m), low in zip(ends, lows, strict=True)]
-            if all(length > 0 for length in lengths):
-                copies.append((part, lows, lengths))
+        copies = self.copies(stored, (tuple(offsets), tuple(sizes)))
         if sum(prod(lengths) for _, _, lengths in copies) != prod(sizes):  # before memory is taken for it
             raise damaged(f"tensor '{name}' is not covered by the files", self.folder)
         for part, _, _ in copies:
-            self._file(part.file)
+            self._check(part.file)
         out = torch.empty(sizes, dtype=getattr(torch, stored.dtype))
         for part, lows, lengths in copies:
-            out[_slices(lows, lengths, offsets)] = self._piece(part, _slices(lows, lengths, part.offset), out.dtype)
+            region = _slices(lows, lengths, part.offset)
+            out[_slices(lows, lengths, offsets)] = self._piece(part, part.key or name, region, out.dtype)
         return out
+
+    def copies(self, stored: StoredTensor, box: Box) -> Copies:
+        """The parts of stored boxes that a box of a tensor consists of."""
+        if (copies := self._copies.get((stored, box))) is None:
+            copies = self._copies[stored, box] = _copies(stored, *box)
+        return copies
 
     def _find(self, name: str, shape: tuple[int, ...] | None) -> StoredTensor:
         if (stored := self.manifest.tensors.get(name)) is None:
@@ -130,34 +138,50 @@ class CheckpointReader:
             raise UserError(problem, str(self.folder), "give the model that the checkpoint was made with")
         return stored
 
-    def _piece(self, box: StoredBox, region: tuple[slice, ...], dtype: torch.dtype) -> Tensor:
+    def _piece(self, box: StoredBox, key: str, region: tuple[slice, ...], dtype: torch.dtype) -> Tensor:
         """A part of a stored box; raises UserError when the file is damaged, or holds something else."""
         try:
             handle = self._file(box.file)
-            stored = handle.get_slice(box.key)
+            stored = handle.get_slice(key)
             if tuple(stored.get_shape()) != box.size:
-                raise ValueError(f"'{box.key}' is {stored.get_shape()} instead of {list(box.size)}")
-            piece: Tensor = stored[region] if region else handle.get_tensor(box.key)
+                raise ValueError(f"'{key}' is {stored.get_shape()} instead of {list(box.size)}")
+            piece: Tensor = stored[region] if region else handle.get_tensor(key)
             if piece.dtype != dtype:
-                raise ValueError(f"'{box.key}' is {piece.dtype} instead of {dtype}")
+                raise ValueError(f"'{key}' is {piece.dtype} instead of {dtype}")
             return piece
         except (SafetensorError, OSError, ValueError) as error:
             if isinstance(error, UserError):
                 raise
             raise damaged(f"cannot read {box.file}: {error}", self.folder) from None
 
-    def _file(self, name: str) -> Any:
-        """A file of tensors, mapped, once its size and its bytes are those that the manifest describes."""
-        if name not in self._files:
-            path, expected = inside(self.folder, name), self.manifest.files[name]
+    def _check(self, name: str) -> None:
+        """Raises UserError unless a file's size and bytes are those that the manifest describes."""
+        if name not in self._checked:
             check = check_file if self._verify_files else check_size
-            if problem := check(self.folder, name, expected):
+            fetch_part(self.folder, name)
+            if problem := check(self.folder, name, self.manifest.files[name]):
                 raise damaged(f"the checkpoint is damaged: {problem}", self.folder)
-            try:
-                self._files[name] = safe_open(path, framework="pt")
-            except (SafetensorError, OSError) as error:
-                raise damaged(f"cannot read {name}: {error}", self.folder) from None
+            self._checked.add(name)
+
+    def _file(self, name: str) -> Any:
+        """A file of tensors, mapped."""
+        if name not in self._files:
+            if len(self._files) >= OPEN:
+                del self._files[next(iter(self._files))]
+            self._files[name] = safe_open(inside(self.folder, name), framework="pt")
         return self._files[name]
+
+
+def _copies(stored: StoredTensor, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Copies:
+    """The parts of stored boxes that a box consists of."""
+    copies = []
+    for part in stored.boxes:
+        lows = [max(a, b) for a, b in zip(offsets, part.offset, strict=True)]
+        ends = zip(offsets, sizes, part.offset, part.size, strict=True)
+        lengths = [min(a + n, b + m) - low for (a, n, b, m), low in zip(ends, lows, strict=True)]
+        if all(length > 0 for length in lengths):
+            copies.append((part, lows, lengths))
+    return copies
 
 
 def _slices(lows: Sequence[int], lengths: Sequence[int], start: Sequence[int]) -> tuple[slice, ...]:
@@ -193,6 +217,8 @@ def text_files(path: Path) -> tuple[list[Path], Ends]:
 def newest_verified(root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:
     """The newest checkpoint under `checkpoints/` whose files are whole and whose numbers are finite, and the problems
     of newer ones. One that isn't finite is better than none. All ranks call it together and share the reading."""
+    if mesh.rank == 0:
+        finish_commits(root)
     checkpoints = committed(root) if mesh.rank == 0 else []
     in_turn = ([folder.name for folder in folders] for folders in (checkpoints, finite_first(checkpoints)))
     names, order = from_rank_zero(list(in_turn), mesh)

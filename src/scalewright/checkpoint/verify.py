@@ -8,21 +8,26 @@ The small files are checked whenever a checkpoint is opened (`verify_heads`, and
 gradient norm of its step were, and so is every number of the files (looked at as they are written); `nonfinite` names
 the first tensors that aren't. A checkpoint from before this was recorded counts as finite.
 
-    keep 2     steps 400 and 600 finite, 800 not      400 and 600 stay; so does 800, as the newest, for a look
-               1000 finite                            600 and 1000 stay
+    keep 2         steps 400 and 600 finite, 800 not      400 and 600 stay; so does 800, as the newest, for a look
+                   1000 finite                            600 and 1000 stay
+    keep_every n   beside these all multiples of n        keep_best k    the k with the lowest held-out loss
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import dataclass
+from itertools import islice
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from scalewright.checkpoint.format import MANIFEST, STATE, STEP_FOLDER, StoredFile, read_manifest, read_state, uncovered
+from scalewright.checkpoint.boxes import uncovered
+from scalewright.checkpoint.format import MANIFEST, STATE, STEP_FOLDER, StoredFile, read_manifest, read_state
+from scalewright.checkpoint.pieces import first_damage
 from scalewright.spec.common.untrusted import inside
 from scalewright.spec.errors import UserError
 
@@ -30,23 +35,10 @@ if TYPE_CHECKING:  # files are verified without torch
     from torch import Tensor
 
 
-def checksum(path: Path) -> str:
-    """CRC-32 of a file, read in pieces: it finds damage, and costs less than reading from most disks."""
-    value = 0
-    with path.open("rb") as file:
-        while piece := file.read(1 << 22):
-            value = zlib.crc32(piece, value)
-    return f"crc32:{value:08x}"
-
-
-def describe_file(path: Path) -> StoredFile:
-    """Size and checksum of a file as it lies there."""
-    return StoredFile(path.stat().st_size, checksum(path))
-
-
 def commit_text(folder: Path, step: int) -> str:
     """COMMIT's content: size and checksum of manifest and state. The manifest has those of all others."""
-    files = {name: asdict(describe_file(folder / name)) for name in (MANIFEST, STATE)}
+    contents = {name: (folder / name).read_bytes() for name in (MANIFEST, STATE)}
+    files = {n: {"bytes": len(text), "checksum": f"crc32:{zlib.crc32(text):08x}"} for n, text in contents.items()}
     return json.dumps({"step": step, "files": files}, indent=1)
 
 
@@ -68,10 +60,13 @@ def check_file(folder: Path, name: str, expected: StoredFile) -> str | None:
     if problem := check_size(folder, name, expected):
         return problem
     try:
-        same = checksum(folder / name) == expected.checksum
+        damage = first_damage(folder / name, expected)
     except OSError as error:
         return f"{name} cannot be read ({error.strerror})"
-    return None if same else f"{name} is damaged (its checksum differs)"
+    if damage is None:
+        return None
+    place = "" if damage == (0, expected.bytes) else f" in bytes {damage[0]:,} to {damage[1]:,}"
+    return f"{name} is damaged{place} (its checksum differs)"
 
 
 def verify(folder: Path, part: int = 0, parts: int = 1) -> list[str]:
@@ -87,7 +82,7 @@ def verify_heads(folder: Path) -> list[str]:
     problems: list[str] = []
     try:
         manifest = read_manifest(folder)
-        problems += uncovered(manifest)
+        problems += uncovered(manifest.tensors)
         if (name := STEP_FOLDER.match(folder.name)) and int(name[1]) != manifest.step:
             problems.append(f"{folder.name} holds step {manifest.step}")
     except UserError as error:
@@ -117,10 +112,32 @@ def finite_first(folders: Sequence[Path]) -> list[Path]:
     return sorted(folders, key=lambda folder: not is_finite(folder))
 
 
-def superfluous(folders: Sequence[Path], keep: int) -> list[Path]:
-    """The finished checkpoints (newest first) that may go: all but the newest `keep` finite and the newest of all."""
-    kept = {*[folder for folder in folders if is_finite(folder)][:keep], *folders[:1]}
-    return [folder for folder in folders if folder not in kept]
+@dataclass(frozen=True)
+class Retention:
+    """Which finished checkpoints of a run stay."""
+
+    last: int = 2  # finite ones, the newest
+    every: int = 0  # those of steps that are multiples of it, for ever; 0: none
+    best: int = 0  # those with the lowest held-out loss, of steps that were validated
+
+
+def superfluous(folders: Sequence[Path], kept: Retention) -> list[Path]:
+    """The finished checkpoints (newest first) that may go: all but those kept, and the newest of all."""
+    stay = {*islice(filter(is_finite, folders), kept.last), *folders[:1]}
+    stay |= {folder for folder in folders if kept.every and int(folder.name.split("-")[1]) % kept.every == 0}
+    if kept.best:
+        losses = [(loss, folder) for folder in folders if (loss := held_out_loss(folder)) is not None]
+        stay |= {folder for _, folder in sorted(losses, key=lambda entry: entry[0])[: kept.best]}
+    return [folder for folder in folders if folder not in stay]
+
+
+def held_out_loss(folder: Path) -> float | None:
+    """The held-out loss of a finite checkpoint's step; None: it wasn't validated."""
+    with suppress(UserError, AttributeError):
+        state = read_state(folder)
+        loss = state.get("valid_loss")
+        return loss if state.get("finite", True) and isinstance(loss, float) and isfinite(loss) else None
+    return None
 
 
 def all_finite(tensor: Tensor) -> bool:
@@ -132,7 +149,7 @@ def all_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(torch.linalg.vector_norm(tensor, float("inf"))))
 
 
-def finite_entry(of_step: bool, written: Sequence[Any]) -> dict[str, object]:
-    """The entries of `state.json`; `written`: every rank's result of `write_chunks`."""
-    names = sorted({name for rank in written for name in rank.get("nonfinite", ())})
+def finite_entry(of_step: bool, nonfinite: Iterable[str]) -> dict[str, object]:
+    """The entries of `state.json`; `nonfinite`: the names that ranks met as they wrote."""
+    names = sorted(set(nonfinite))
     return {"finite": of_step and not names, **({"nonfinite": names[:NAMED]} if names else {})}

@@ -1,23 +1,23 @@
 """Writes a checkpoint: every rank its boxes, rank 0 the manifest, and COMMIT last of all.
 
-    rank 0      the run's lines (track/saved.py)        fsync
     each rank   model-*, optimizer-* into step-N.tmp/   fsync, checksums
-    rank 0      manifest.json, state.json, COMMIT       fsync
-                rename step-N.tmp -> step-N             the commit
-                prune to `keep`
+    rank 0      manifest.json, state.json, COMMIT       fsync; with COMMIT it is whole
+                rename step-N.tmp -> step-N             readers see it
+                prune to what is kept                   (save.py calls all this)
 
-A kill leaves the older checkpoints as they were, and a .tmp folder that the next save removes. Of
+A kill leaves the older checkpoints as they were, and a .tmp folder: one with COMMIT gets its name when the run goes on,
+others are removed by the next save. tests/checkpoint/test_kills.py ends a save at each of its writes. Of
 several ranks that hold the same box one writes it; the tensors are spread over them.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial as bound
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,32 +25,28 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from scalewright.checkpoint.boxes import pack, uncovered, unpack
 from scalewright.checkpoint.format import (
+    BESIDE_MODEL,
     BUFFER,
     COMMIT,
-    COMPLEX,
     ISLAND,
     MANIFEST,
     OPTIMIZER,
     OUTER,
+    PARTIAL,
+    RANK,
     STATE,
-    Manifest,
-    StoredBox,
-    StoredFile,
-    StoredTensor,
+    VERSION,
     committed,
-    rank_name,
+    finish_commits,
     remove,
-    step_folder,
-    stored_tensor,
 )
-from scalewright.checkpoint.verify import all_finite, commit_text, describe_file, finite_entry, superfluous
-from scalewright.model.huggingface import save_file
-from scalewright.parallel.collectives import gather_json
+from scalewright.checkpoint.pieces import Item, describe_file, write_tensors
+from scalewright.checkpoint.verify import NAMED, Retention, all_finite, commit_text, superfluous
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.common.files import sync_folder, write_whole
-from scalewright.spec.errors import RunError
 from scalewright.spec.placement import Box
 
 FILE_BYTES = 2 * 2**30  # bounds the host memory that a save takes
@@ -78,101 +74,20 @@ class IslandTensors:
     own: States
 
 
-def save(
-    root: Path,
-    weights: Weights,
-    states: States,
-    mesh: Mesh,
-    *,
-    step: int,
-    samples: int,
-    run_id: str,
-    model: dict[str, object],
-    layout: dict[str, object],
-    state: dict[str, object],
-    buffers: Mapping[str, Tensor] | None = None,
-    of_rank: Mapping[str, Tensor] | None = None,
-    islands: IslandTensors | None = None,
-    copies: Callable[[], Mapping[str, bytes]] | None = None,
-    keep: int = 2,
-    finite: bool = True,
-) -> Path:
-    """Saves all that this rank holds, together with every other rank; returns the committed folder.
-
-    `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has no
-    tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether every number
-    written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this rank's alone.
-    `islands`: each writes its own weights and states; those under `optimizer/` are island 0's. `copies` makes further
-    files, on rank 0. Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
-    """
-    final, first = step_folder(root, step), mesh.rank == 0
-    partial = final.with_name(final.name + ".tmp")
-
-    def begin() -> dict[str, object]:
-        texts = copies() if copies is not None else {}
-        make_empty(root, partial)
-        for name, text in texts.items():
-            write_whole(partial / name, text.decode("utf-8", "replace"))
-        return {"tensors": {}, "files": {name: asdict(describe_file(partial / name)) for name in texts}}
-
-    begun = _together(mesh, partial, begin if first else None)
-    model_chunks, optimizer_chunks = _chunks(weights, states, mesh, islands)
-    optimizer_chunks += [_whole(rank_name(name, mesh.rank), tensor) for name, tensor in (of_rank or {}).items()]
-    if first:
-        model_chunks += [_whole(BUFFER + name, tensor) for name, tensor in (buffers or {}).items()]
-    if complexes := [name for name, tensor in (buffers or {}).items() if tensor.is_complex()]:
-        state = {**state, COMPLEX: complexes}
-
-    def write() -> list[dict[str, object]]:
-        files = {f"model-{mesh.rank:05d}": model_chunks, f"optimizer-{mesh.rank:05d}": optimizer_chunks}
-        return [write_chunks(partial, chunks, stem) for stem, chunks in files.items()]
-
-    written = _together(mesh, partial, write)
-    parts = [*begun[:1], *(part for rank in written for part in rank)]
-
-    def finish() -> None:
-        manifest = merge(parts, step=step, samples=samples, run_id=run_id, model=model, layout=layout)
-        commit(partial, final, manifest, {**state, **finite_entry(finite, parts)})
-
-    _together(mesh, partial, finish if first else None)
-    if first:
-        prune(root, keep)
-    return final
-
-
-def _together(mesh: Mesh, partial: Path, write: Callable[[], Any] | None) -> list[Any]:
-    """Every rank's result of its write (None: it has nothing to write), or RunError on all when one had a problem."""
-    problem = value = None
-    try:
-        value = write() if write is not None else None
-    except Exception as error:  # safetensors wraps OSError in an error of its own
-        problem = str(error)
-        if "No space left" in problem or "os error 28" in problem:
-            problem = "no space left on the disk"
-    answers = gather_json([problem, value], mesh)
-    for rank, (text, _) in enumerate(answers):
-        if text:
-            if mesh.rank == 0:
-                shutil.rmtree(partial, ignore_errors=True)
-            older = "older checkpoints are kept" if committed(partial.parent) else "no older checkpoint exists"
-            raise RunError(f"cannot save {partial.with_suffix('').name}: {text} (rank {rank}); {older}")
-    return [answer for _, answer in answers]
-
-
 def make_empty(root: Path, partial: Path) -> None:
     """An empty folder to write into; the rest of a killed save is removed."""
     root.mkdir(parents=True, exist_ok=True)
-    for leftover in root.glob("step-*.tmp"):
+    finish_commits(root)
+    for leftover in root.glob(f"step-*{PARTIAL}"):
         shutil.rmtree(leftover, ignore_errors=True)
     partial.mkdir()
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """One box of one tensor for a file; `get` makes it when its file is written."""
+    """One box of one tensor for a file; `get` makes it when its turn comes."""
 
-    name: str  # in the manifest
-    key: str  # in the file
+    name: str  # in the manifest and in the file
     shape: tuple[int, ...]  # of the whole tensor
     dtype: torch.dtype
     box: Box
@@ -183,78 +98,97 @@ class Chunk:
         """The box's size."""
         return prod(self.box[1]) * self.dtype.itemsize
 
+    @property
+    def item(self) -> Item:
+        """As a file of tensors takes it."""
+        return self.name, self.dtype, self.box[1], self.get
 
-def _chunks(
-    weights: Weights, states: States, mesh: Mesh, islands: IslandTensors | None = None
-) -> tuple[list[Chunk], list[Chunk]]:
+    @property
+    def passing(self) -> bool:
+        """Whether something else than an update may change it: a module's buffer, a tensor of one rank."""
+        return self.name.startswith((BUFFER, RANK))
+
+
+def chunks_of(weights: Weights, states: States, mesh: Mesh, islands: IslandTensors | None = None) -> list[Chunk]:
     """The boxes of weights and of optimizer states that this rank writes."""
-    model: list[Chunk] = []
-    optimizer: list[Chunk] = []
+    chunks: list[Chunk] = []
     outer = islands.outer if islands is not None else {}
     alike, prefix = (states, OPTIMIZER) if islands is None else (islands.shared, OUTER)
     for weight in _owned(weights, mesh):
-        values = outer.get(weight.name, weight.master.detach())
-        model.append(_chunk(weight, weight.name, weight.name, values))
-        optimizer += _state_chunks(weight, alike, prefix)
+        chunks.append(_chunk(weight, weight.name, outer.get(weight.name, weight.master.detach())))
+        chunks += _state_chunks(weight, alike, prefix)
     if islands is not None:
         island = f"{ISLAND}{islands.index}/"
         for weight in _owned(weights, mesh, apart=True):
-            optimizer += _state_chunks(weight, states, f"{island}{OPTIMIZER}" if islands.index else OPTIMIZER)
-            optimizer += _state_chunks(weight, islands.own, island)
-    return model, optimizer
+            chunks += _state_chunks(weight, states, f"{island}{OPTIMIZER}" if islands.index else OPTIMIZER)
+            chunks += _state_chunks(weight, islands.own, island)
+    return chunks
 
 
 def _state_chunks(weight: Weight, states: States, prefix: str) -> list[Chunk]:
-    before = "" if prefix == OPTIMIZER else prefix
-    named = {f"{kind}/{weight.name}": tensor for kind, tensor in states.get(weight.name, {}).items()}
-    return [_chunk(weight, prefix + key, before + key, tensor) for key, tensor in named.items()]
+    kinds = states.get(weight.name, {}).items()
+    return [_chunk(weight, f"{prefix}{kind}/{weight.name}", tensor) for kind, tensor in kinds]
 
 
-def _chunk(weight: Weight, name: str, key: str, tensor: Tensor | Later) -> Chunk:
+def _chunk(weight: Weight, name: str, tensor: Tensor | Later) -> Chunk:
     """A tensor shaped like the weight's master; its true part is written, without padding."""
 
     def get() -> Tensor:
         return weight.true(tensor if isinstance(tensor, Tensor) else tensor())
 
-    return Chunk(name, key, weight.placement.tensor.shape, tensor.dtype, weight.box, get)
+    return Chunk(name, weight.placement.tensor.shape, tensor.dtype, weight.box, get)
 
 
-def _whole(name: str, tensor: Tensor) -> Chunk:
+def whole_chunk(name: str, tensor: Tensor) -> Chunk:
     """A whole tensor; a complex one as pairs of real numbers, since safetensors lacks some complex types."""
     tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     shape = tuple(tensor.shape)
-    return Chunk(name, name, shape, tensor.dtype, ((0,) * len(shape), shape), tensor.detach)
+    return Chunk(name, shape, tensor.dtype, ((0,) * len(shape), shape), tensor.detach)
 
 
-def write_chunks(folder: Path, chunks: Sequence[Chunk], stem: str) -> dict[str, object]:
-    """Writes boxes as `<stem>-000.safetensors` and on, one file in memory at a time; describes them."""
-    tensors: dict[str, object] = {}
-    files: dict[str, object] = {}
-    bad = []
-    for number, batch in enumerate(_by_size(chunks)):
-        file = f"{stem}-{number:03d}.safetensors"
-        content = _unshared({chunk.key: chunk.get() for chunk in batch})
-        bad += [chunk.name for chunk in batch if not all_finite(content[chunk.key])]
-        save_file(content, folder / file, metadata={"format": "pt"})
-        with open(folder / file, "rb") as saved:
-            os.fsync(saved.fileno())
-        files[file] = asdict(describe_file(folder / file))
-        for chunk in batch:
-            dtype = str(chunk.dtype).removeprefix("torch.")
-            box = StoredBox(file, chunk.key, *chunk.box)
-            tensors[chunk.name] = asdict(StoredTensor(chunk.shape, dtype, (box,)))
-    return {"tensors": tensors, "files": files, "nonfinite": bad}
+@dataclass(frozen=True)
+class Written:
+    """What a rank wrote: all that rank 0 sees of it, 2 to 4 KB."""
+
+    files: dict[str, dict[str, object]]  # their entries in the manifest (format.py)
+    nonfinite: list[str]  # tensors with inf or NaN, the first few
 
 
-def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """On the CPU, contiguous, each in a storage of its own: the format refuses two names of one storage."""
-    unshared, storages = {}, set()
-    for key, tensor in tensors.items():
-        copy = tensor.to("cpu").contiguous()
-        storage = copy.untyped_storage().data_ptr()
-        unshared[key] = copy.clone() if storage in storages else copy
-        storages.add(storage)
-    return unshared
+def in_files(chunks: Iterable[Chunk], rank: int) -> Iterator[tuple[str, list[Chunk]]]:
+    """(name, chunks) of a rank's files: the model's apart from all others, as `model-00003-000.safetensors` and on."""
+    apart: dict[str, list[Chunk]] = {"model": [], "optimizer": []}
+    for chunk in chunks:
+        apart["optimizer" if chunk.name.startswith(BESIDE_MODEL) else "model"].append(chunk)
+    for stem, some in apart.items():
+        for number, batch in enumerate(_by_size(some)):
+            yield f"{stem}-{rank:05d}-{number:03d}.safetensors", batch
+
+
+def boxes_of(batch: Iterable[Chunk]) -> Any:
+    """What a file holds, as its entry in the manifest has it."""
+    return pack([(c.name, str(c.dtype).removeprefix("torch."), c.shape, c.box) for c in batch])
+
+
+def write_rank(folder: Path, chunks: Iterable[Chunk], rank: int) -> Written:
+    """Writes a rank's boxes, the tensors one after the other."""
+    files: dict[str, dict[str, object]] = {}
+    nonfinite: list[str] = []
+    for name, batch in in_files(chunks, rank):
+        stored = write_tensors(folder / name, [replace(c, get=bound(_looked_at, c, nonfinite)).item for c in batch])
+        files[name] = {**asdict(stored), "boxes": boxes_of(batch)}
+    return Written(files, nonfinite)
+
+
+def describe(folder: Path, names: Iterable[str]) -> Written:
+    """The same of files that hold no tensors, and lie there already."""
+    return Written({name: asdict(describe_file(folder / name)) for name in names}, [])
+
+
+def _looked_at(chunk: Chunk, nonfinite: list[str]) -> Tensor:
+    tensor = chunk.get()
+    if len(nonfinite) < NAMED and not all_finite(tensor):
+        nonfinite.append(chunk.name)
+    return tensor
 
 
 def _owned(weights: Weights, mesh: Mesh, *, apart: bool = False) -> Iterator[Weight]:
@@ -292,32 +226,31 @@ def _by_size(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
     return batches
 
 
-def merge(written: Sequence[Any], **keys: Any) -> Manifest:
-    """One manifest of all that `write_chunks` wrote, on any rank."""
-    tensors: dict[str, StoredTensor] = {}
-    files = {name: StoredFile(**entry) for part in written for name, entry in part["files"].items()}
-    for part in written:
-        for name, entry in part["tensors"].items():
-            tensor = stored_tensor(entry)
-            before = tensors[name].boxes if name in tensors else ()
-            tensors[name] = replace(tensor, boxes=before + tensor.boxes)
-    return Manifest(tensors=tensors, files=files, **keys)
-
-
-def commit(partial: Path, final: Path, manifest: Manifest, state: dict[str, object]) -> None:
-    """Makes a written folder a checkpoint: manifest, state, COMMIT, and the name that readers look for."""
-    write_whole(partial / MANIFEST, json.dumps(asdict(manifest), indent=1))
+def commit(partial: Path, final: Path, written: Sequence[Written], state: Mapping[str, object], **head: Any) -> None:
+    """Makes a written folder a checkpoint: manifest, state, COMMIT, and the name that readers look for. `head`: the
+    other keys of the manifest. Raises ValueError where the ranks' boxes overlap or leave a hole, OSError."""
+    files = {name: entry for rank in written for name, entry in rank.files.items()}
+    if problems := uncovered(unpack(files)):
+        raise ValueError(problems[0])
+    write_whole(partial / MANIFEST, json.dumps({"version": VERSION, **head, "files": files}))
     write_whole(partial / STATE, json.dumps(state, indent=1))
-    write_whole(partial / COMMIT, commit_text(partial, manifest.step))
-    if final.exists():  # a resume saved this step again
-        remove(final)
-    partial.rename(final)
+    write_whole(partial / COMMIT, commit_text(partial, head["step"]))
+    replaced = final.with_name(f"{final.name}.old{PARTIAL}")
+    if final.exists():  # a resume saved this step again: one of the two is whole at any moment
+        final.rename(replaced)
+    try:
+        partial.rename(final)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(final)
+        raise
     sync_folder(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
-def prune(root: Path, keep: int) -> list[Path]:
+def prune(root: Path, kept: Retention) -> list[Path]:
     """Removes the finished checkpoints that aren't kept, COMMIT first; returns them."""
-    old = superfluous(committed(root), keep)
+    old = superfluous(committed(root), kept)
     for folder in old:
         with suppress(OSError):
             remove(folder)

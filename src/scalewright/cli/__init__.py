@@ -14,13 +14,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from scalewright.cli.door import run_behind_door
 from scalewright.cli.options import flag
-from scalewright.cli.verbs import Verbs, register
+from scalewright.cli.verbs import Root
 
 
 def _show_version(asked: bool) -> None:
@@ -41,12 +41,12 @@ def _root(
 
 
 @cache  # for those who call `main` more than once, as a notebook or the tests do
-def build_app() -> typer.Typer:
+def build_app() -> Any:
+    """The command of all verbs."""
     # Plain help: rich's panels would take half of the 0.3 s that `--help` may take.
-    app = typer.Typer(cls=Verbs, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(cls=Root, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback()(_root)
-    register(app)
-    return app
+    return typer.main.get_command(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

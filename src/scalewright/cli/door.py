@@ -19,7 +19,6 @@ import errno
 import io
 import os
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +53,8 @@ _EXTRAS = {
 }  # fmt: skip
 
 
-def run_behind_door(app: typer.Typer, arguments: list[str]) -> int:
-    """Runs the application and returns the exit code; prints an error as one line on stderr."""
+def run_behind_door(command: Any, arguments: list[str]) -> int:
+    """Runs the command of all verbs and returns the exit code; prints an error as one line on stderr."""
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -64,7 +63,7 @@ def run_behind_door(app: typer.Typer, arguments: list[str]) -> int:
     kept = [word for word in arguments[:end] if word != "--debug"]
     arguments, debug = kept + arguments[end:], len(kept) < end
     try:
-        code = _invoke(app, arguments or ["--help"])
+        code = _invoke(command, arguments or ["--help"])
         sys.stdout.flush()
         return code
     except BaseException as error:
@@ -136,25 +135,18 @@ def _paths(words: list[str]) -> list[Path]:
     return [Path(word) for word in words if word not in FLAGS]
 
 
-def _invoke(app: typer.Typer, arguments: list[str]) -> int:
+def _invoke(command: Any, arguments: list[str]) -> int:
     verb, *words = arguments
     if verb == "diagnose" and _paths(words) and all(word in FLAGS or not word.startswith("-") for word in words):
         return _diagnose(words)
     program = Path(sys.argv[0]).stem
     name = program if program in {"scalewright", "swr"} else "scalewright"
-    command = _command(app)
     arguments = plain_numbers(command, arguments)
     result = command.main(args=arguments, prog_name=name, standalone_mode=False)
     code = result if isinstance(result, int) else 0
     if code == INTERRUPTED:  # newer typer answers a Ctrl-C with this code instead of an exception
         raise KeyboardInterrupt
     return code
-
-
-@cache
-def _command(app: typer.Typer) -> Any:
-    """What typer makes of an application's annotations, which takes longer than most answers."""
-    return typer.main.get_command(app)
 
 
 def _tell(error: BaseException, debug: bool) -> int:

@@ -23,7 +23,7 @@ import sysconfig
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,12 +34,15 @@ from scalewright.data.join import join_splits
 from scalewright.data.metadata import FORMAT, METADATA, SPLITS, VERSION
 from scalewright.data.pieces import Piece, cut_pieces, plan_key
 from scalewright.data.plan import Options, at_work, clear, held, settle, sweep
+from scalewright.data.remote import put_tokens, work_folder
 from scalewright.data.sample import Words, ready_tokenizer
 from scalewright.data.shards import checksum, commit_json, disk_error, token_dtype
 from scalewright.data.tokenizer import SMALLEST_VOCABULARY, library, special_token_list, tokenizer_file
 from scalewright.data.workers import Progress, do_pieces, progress_of
+from scalewright.spec.common.urls import is_url, parse_url
 from scalewright.spec.ends import BOS_CHOICES
 from scalewright.spec.errors import UserError, nearest, unknown
+from scalewright.storage.objects import open_store
 
 DEFAULT_VALID_FRACTION = 0.1
 
@@ -81,7 +84,7 @@ def prepare(
     workers: int | None = None, stats: bool = False, overwrite: bool = False, skip_bad: bool = False,
     progress: Literal["auto"] | Callable[[str, int, int], None] | None = "auto",
 ) -> Summary:  # fmt: skip
-    """Text files, JSON lines, parquet, folders or named corpora as token shards in `out`.
+    """Text files, JSON lines, parquet, folders or named corpora as token shards in `out`, a folder or a store's URL.
 
     With neither `vocab_size` nor `tokenizer`, a byte-level BPE of a size that fits the text is learnt. `bos`: documents
     begin as the tokenizer begins a text (auto), or always or never with its token for that. `special_tokens` (a list,
@@ -96,6 +99,16 @@ def prepare(
     began = time.monotonic()
     if isinstance(inputs, (str, Path)):
         inputs = [inputs]
+    if is_url(out):
+        url = parse_url(out, "--out")
+        open_store(url, create=True)  # what can't be is said before the work
+        summary = prepare(
+            inputs, work_folder(url), vocab_size=vocab_size, tokenizer=tokenizer, valid_fraction=valid_fraction,
+            text_key=text_key, eod=eod, bos=bos, special_tokens=special_tokens, workers=workers, stats=stats,
+            overwrite=overwrite, skip_bad=skip_bad, progress=progress,
+        )  # fmt: skip
+        put_tokens(work_folder(url), url, overwrite)
+        return replace(summary, out=str(url))
     _check_inputs(inputs, out, workers)
     special = special_token_list(special_tokens) if special_tokens else None
     options = _options(vocab_size, tokenizer, valid_fraction, text_key, eod, skip_bad, bos, special)

@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.data.metadata import METADATA
+from scalewright.data.remote import fetch_tokens
 from scalewright.data.shards import is_shards, open_shards
 from scalewright.data.tokens import TokenFile, TokenStore
+from scalewright.spec.common.urls import is_url, parse_url
 from scalewright.spec.errors import UserError
 
 RAW_FORMATS = ("uint16", "uint32", "int32")
@@ -30,11 +32,12 @@ _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8
 
 
 def open_tokens(path: str | Path, split: str = "train", format: str = "auto", eod: int | None = None) -> TokenStore:
-    """The tokens at `path`, in any of these formats; of a folder with train/ and valid/, those of `split`.
+    """The tokens at `path`, also a URL, in any of these formats; of a folder with train/ and valid/, those of `split`.
 
     Raises UserError when there are none, or when they are damaged.
     """
-    source = _split_folder(Path(path).expanduser(), split, format)
+    path = fetch_tokens(str(parse_url(path)), split) if is_url(path) else Path(path).expanduser()
+    source = _split_folder(path, split, format)
     if _unfinished(source.parent) and is_shards(source):
         raise _nothing_there(source)
     if format in RAW_FORMATS:

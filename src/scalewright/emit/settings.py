@@ -29,7 +29,8 @@ W = TypeVar("W")
 OUTSIDE = (
     "version", "cluster", "device", "resume", "environment", "allow_changes", "launch", "track", "out_dir", "name",
     "model.version", "model.name", "model.family", "train.timeouts", "train.guard", "train.compile", "checkpoint.keep",
-    "checkpoint.async", "checkpoint.at_end", "profile.memory", "train.valid_batches", "engine",
+    "checkpoint.keep_every", "checkpoint.keep_best", "checkpoint.async", "checkpoint.at_end", "profile.memory",
+    "train.valid_batches", "engine",
 )  # fmt: skip
 ALWAYS = keys_of("""
     data.train data.seq_len train.steps train.tokens seed

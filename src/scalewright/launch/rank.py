@@ -37,6 +37,7 @@ class RankContext:
     # Passes rank 0's ("train" | "valid" | "event", row) to the process that follows the run; true: stop.
     tell: Callable[[str, dict[str, object]], bool | None] | None = None
     supervisor: Path | None = None  # a folder of the process that started this one as a worker, and waits
+    device: int | None = None  # its number on this machine; null: the local rank's
 
     @property
     def last_words(self) -> Path | None:
@@ -90,6 +91,11 @@ def find_context(environ: Mapping[str, str] | None = None) -> RankContext:
         shared_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         threads=threads,
     )
+
+
+def is_restarted(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether torchrun's agent started this process, also as the only one: it starts it again by itself."""
+    return bool((os.environ if environ is None else environ).get("TORCHELASTIC_RUN_ID"))
 
 
 def _rendezvous(source: Source, environ: Mapping[str, str]) -> str:

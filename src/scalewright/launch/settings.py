@@ -97,3 +97,9 @@ def raise_file_limit(target: int = MANY_FILES) -> int | None:
 def present_environment() -> dict[str, str]:
     """The environment of this process, as a value for those who look at it: `doctor`, a run's record."""
     return dict(os.environ)
+
+
+def cache_folder() -> Path:
+    """Where copies of what lies in stores are kept on this node: SCALEWRIGHT_CACHE, else in the user's cache."""
+    given, caches = os.environ.get("SCALEWRIGHT_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    return Path(given) if given else Path(caches or "~/.cache").expanduser() / "scalewright"

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalewright.checkpoint.write import save
+from scalewright.checkpoint.save import draft, save
 from scalewright.data.batch import IGNORED, sample_ids_hash
 from scalewright.data.dataset import open_data
 from scalewright.launch.rank import RankContext
@@ -127,7 +127,7 @@ def _row(reports: list[list[float]]) -> dict[str, object]:
 
 
 def _save(run: RunSpec, island: _Island, step: int) -> None:
-    save(
+    drafted = draft(
         run.folder / "checkpoints",
         island.parallel.weights,
         {},
@@ -139,6 +139,7 @@ def _save(run: RunSpec, island: _Island, step: int) -> None:
         layout=run.layout.dump(),
         state={"step": step},
     )
+    save(drafted, island.mesh)
 
 
 @dataclass

@@ -34,7 +34,15 @@ ATTENTION = ("unfused", "softmax", "flash1", "flash", "best")
 FUSED_ATTENTION = ATTENTION[2:]
 OURS = "scalewright"  # this project's own trainer
 TYPO = 0.8  # similarity of two names above which one counts as a typo of the other
-RULES = ("match", "habits", "engine", "numbers", "device", "before")  # keys of an entry or its habits that are no facts
+RULES = (
+    "match",
+    "habits",
+    "engine",
+    "numbers",
+    "device",
+    "narrow",
+    "before",
+)  # keys of an entry or its habits that are no facts
 # Kernels that a name states, such as "llm-foundry (FlashAttention 1 in Triton)", over those of its release
 STATED = {"flash1": r"flash.?att\w*[ -]?1\b", "flash": r"flash.?att\w*[ -]?2\b", "best": r"flash.?att\w*[ -]?[34]\b"}
 OTHER = "unknown"  # the name of a trainer that isn't in the table
@@ -91,25 +99,30 @@ class Framework:
 
 
 @lru_cache(maxsize=4096)
-def find_framework(name: str, version: str | None = None, device: str = "gpu") -> Framework:
-    """The entry that a trainer's name and version match; the last one, of unknown ones, by date and `device`'s kind."""
+def find_framework(name: str, version: str | None = None, device: str = "gpu", narrow: bool = False) -> Framework:
+    """The entry that a trainer's name and version match; the last one, of unknown ones, by date, `device`'s kind, and
+    whether the run's products are `narrow`er than 16 bits."""
     defaults, entries = table()["defaults"], table()["entries"]
     text = f"{name} {version or ''}".strip().lower()
     for key, entry in entries.items():
         patterns = () if text in entries else entry["match"]
         if text == key or any(re.search(pattern, text) for pattern in patterns):
             latest = {"year": None} if "engine" in entry else {}
-            facts = _facts({"lineage": key, "release": None, **defaults, **latest, **entry}, text, device)
+            facts = _facts(
+                {"lineage": key, "release": None, **defaults, **latest, **entry},
+                text,
+                {"device": device, "narrow": narrow},
+            )
             return Framework(name=key, asked=name.strip().lower(), version=version, **facts)
     raise AssertionError("the last entry matches everything")
 
 
-def _facts(entry: dict[str, Any], text: str, device: str) -> dict[str, Any]:
+def _facts(entry: dict[str, Any], text: str, run: Mapping[str, Any]) -> dict[str, Any]:
     """An entry's facts for a name: with the habits of its date, what its release has, and what the name states."""
     date = date_of(text)
     year = date or entry["year"] or inf
-    for line in entry.get("habits", ()):  # the first whose conditions this date and device meet
-        if line.get("device", device) == device and year < line.get("before", inf):
+    for line in entry.get("habits", ()):  # the first whose conditions this date and run meet
+        if year < line.get("before", inf) and all(line.get(key, value) == value for key, value in run.items()):
             entry |= line
             break
     if "engine" in entry:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from scalewright.plan.chips import Chip, chip_of
+from scalewright.plan.chips import WIDTHS, Chip, chip_of
 from scalewright.plan.curves import narrow_is_fast
 from scalewright.plan.frameworks import FUSED_ATTENTION, OURS, Framework, find_framework
 from scalewright.plan.switches import NO_SWITCHES, Switches, read_switches
@@ -144,7 +144,7 @@ def from_layout(
     """A layout of the spec as a request, its legality unchecked. Raises UserError for a precision that isn't there;
     a GPU without bf16 would emulate it many times as slowly as fp16, and trainers stop at their start."""
     switches = read_switches(options or {}, "--options")
-    trainer = find_framework(framework, version, cluster.device.kind)
+    trainer = find_framework(framework, version, cluster.device.kind, WIDTHS.get(layout.precision, 0) > 1)
     chip = chip_of(cluster, switches.node_gbps, switches.fabric)
     kind, share = recompute_of(layout, trainer, switches)
     precision = auto_precision(chip, layout.precision)

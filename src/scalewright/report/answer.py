@@ -1,4 +1,4 @@
-"""The page of a budget or a goodput: its lines, then its bars and tables, as one file.
+"""The page of a budget, a goodput or a term: its lines, then its bars and tables, as one file.
 
 answer (its --json) ──► blocks (present/) ──► sections of a page
 
@@ -16,7 +16,7 @@ from scalewright.report.present import show_answer
 from scalewright.report.present.blocks import Line, Note
 
 STYLES = ("report.css", "plan.css", "diagnosis.css")
-KINDS = {"tokens_per_param": "Budget", "young_daly_interval_s": "Goodput"}
+KINDS = {"tokens_per_param": "Budget", "young_daly_interval_s": "Goodput", "see": "Term"}
 
 
 def kind_of(answer: JSON) -> str | None:

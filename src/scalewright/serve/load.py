@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from scalewright.checkpoint.format import MANIFEST
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, text_files
+from scalewright.checkpoint.store.bring import bring
 from scalewright.model import load as model_load
 from scalewright.model.companions import end_of_text
 from scalewright.model.huggingface import torch_dtype
 from scalewright.model.load import TensorReader, build, is_checkpoint, open_huggingface, torch_device
 from scalewright.model.python import build_python_model
 from scalewright.spec.common.untrusted import inside
+from scalewright.spec.common.urls import is_url
 from scalewright.spec.ends import CONFIG, Ends, beginning, json_object, started, token_name, with_ends
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
@@ -34,14 +36,15 @@ def load_model(
 ) -> nn.Module:
     """A model ready for `model(tokens)`: LongTensor [B, T] -> logits [B, T, V]. Raises UserError.
 
-    `source`: a preset or a model file (fresh weights), a Hugging Face folder, a run's folder, a checkpoint.
+    `source`: a preset or a model file (fresh weights), a Hugging Face folder, a run's folder, a checkpoint; or the URL
+    of one of these folders in a store.
     `trust_code` lets a checkpoint's manifest name the code that builds its model; `verify` compares the files of a
     checkpoint with their checksums (its manifest always is).
     """
-    path = Path(source)
+    path = bring(source)
     if is_checkpoint(path):
         return _from_checkpoint(find_checkpoint(path), dtype, device, trust_code, verify)
-    return model_load.load_model(source, dtype, device)
+    return model_load.load_model(path if is_url(source) else source, dtype, device)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def load_for_generation(
     make: Build = without_predictions,
 ) -> Loaded:  # fmt: skip
     """The model that `make` builds, and the tokenizer at `source`; raises UserError when either is missing."""
-    path = Path(source)
+    path = bring(source)
     if not path.exists():
         raise UserError("no such folder", source, GIVE)
     check_model(path)

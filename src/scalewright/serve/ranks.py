@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.checkpoint.store.bring import bring
 from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import torch_dtype
 from scalewright.model.init import on_meta, to_empty
@@ -49,7 +50,7 @@ FOREVER = timedelta(days=3650)  # a server may have nothing to do for long
 
 def check_tp(source: str, tp: int) -> None:
     """Raises UserError for a model that can't be cut so, before any process is started."""
-    path = Path(source)
+    path = bring(source)
     check_model(path)
     keys = CheckpointReader(find_checkpoint(path), verify_files=False).manifest.model if is_checkpoint(path) else None
     if keys is not None and "python" in keys:

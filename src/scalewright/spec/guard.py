@@ -3,6 +3,7 @@
     nonfinite   a loss or a gradient norm that is inf or NaN: its update is always skipped
     spike       a loss or a gradient norm far above those of the last 128 steps (train/guard/spikes.py)
     leave_out   samples that are skipped: the ranges of a rewind's events, or any others
+    corruption  numbers that several ranks hold alike, and that differ (train/guard/copies.py)
 
 There is no `nonfinite: ignore`. An update from a gradient with one NaN makes every weight NaN under clipping
 (the factor is NaN) and its own weight without, and no later step brings them back.
@@ -25,6 +26,8 @@ class GuardSpec(Spec):
     stop_after: int = Field(3, ge=0)  # non-finite steps in a row that end the run; 0: none do
     spike: Literal["log", "skip", "zclip", "rewind"] = "log"
     leave_out: tuple[tuple[int, int], ...] = ()  # [first, end) of sample numbers
+    check_copies: int = Field(100, ge=0)  # steps between comparisons of what ranks hold alike; 0: never
+    corruption: Literal["stop", "log"] = "stop"
 
     @model_validator(mode="after")
     def _check_ranges(self) -> GuardSpec:

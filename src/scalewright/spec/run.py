@@ -15,9 +15,11 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from scalewright.spec.base import Spec, from_keys, parse_yaml, read_yaml
+from scalewright.spec.common.urls import is_url, parse_url
 from scalewright.spec.compress import Compress, read_compress
 from scalewright.spec.deepspeed import check_options
 from scalewright.spec.diloco import DilocoSpec
+from scalewright.spec.elastic import ElasticSpec
 from scalewright.spec.errors import Mistakes, UserError
 from scalewright.spec.guard import GuardSpec
 from scalewright.spec.launch import LaunchSpec
@@ -172,14 +174,24 @@ class TrainSpec(Spec):
 
 
 class CheckpointSpec(Spec):
-    """When to save, and how many saves to keep."""
+    """When to save, and which saves to keep: the newest, and beside them two kinds more."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     every: int = Field(0, ge=0)
     keep: int = Field(2, ge=1)
+    keep_every: int = Field(0, ge=0)  # those of steps that are multiples of it, for ever
+    keep_best: int = Field(0, ge=0)  # those with the lowest held-out loss
     async_: bool = Field(False, alias="async")
     at_end: bool = True
+    store: str | None = None  # a URL: saves are put there, too, behind the run (checkpoint/store/)
+    store_every: int = Field(0, ge=0)  # saves at multiples of it, and the last; 0: all
+    store_keep: int = Field(2, ge=1)
+
+    @field_validator("store")
+    @classmethod
+    def _plain_url(cls, store: str | None) -> str | None:
+        return None if store is None else str(parse_url(store, "checkpoint.store"))
 
 
 class MlflowSpec(Spec):
@@ -247,6 +259,7 @@ class RunSpec(Spec):
     init: str = "random"
     cluster: str | dict[str, Any] = "local"
     layout: Layout = Layout()
+    elastic: ElasticSpec | None = None  # other worlds than layout.devices
     engine: Literal["scalewright", "deepspeed"] = "scalewright"
     engine_options: dict[str, Any] = Field(default_factory=dict)  # keys of DeepSpeed's JSON
     data: PythonRef | DataSpec
@@ -279,6 +292,8 @@ class RunSpec(Spec):
             sound = {key: stand_ins.get(key) if value is None else value for key, value in data.items()}
             mistakes.of(lambda: cls.parse({key: value for key, value in sound.items() if value is not None}))
         mistakes.stop()
+        if isinstance(data.get("elastic"), bool):
+            data["elastic"] = {} if data["elastic"] else None
         if isinstance(data.get("allow_changes"), str):
             data["allow_changes"] = (data["allow_changes"],)
         if data.get("out_dir") in (None, ""):
@@ -370,7 +385,9 @@ NO_PATHS = ("random", "auto", "never", "local")
 
 
 def there(source: Path) -> bool:
-    """Whether a source is there; it may be named without its suffix."""
+    """Whether a source is there; it may be named without its suffix. One in a store is looked for when it is opened."""
+    if is_url(source):
+        return True
     path = source.expanduser()
     return any(Path(f"{path}{end}").exists() for end in ("", ".bin", ".idx"))
 

@@ -70,13 +70,19 @@ class LineWriter:
             lost = f"{self.path} was removed, renamed or replaced under the run{reason}: what it writes is lost"
             raise RunError(lost)
 
-    def save(self) -> bytes:
-        """Has every line on the disk; the copy of the file that a checkpoint holds (saved.py)."""
+    def sync(self) -> None:
+        """Has every line that was written so far on the disk; lines can be added meanwhile."""
+        try:
+            os.fsync(self._file.fileno())
+            sync_folder(self._place.parent)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def copy(self) -> bytes:
+        """The copy of the file that a checkpoint holds (saved.py)."""
         with self._lock:
             self.look()
             try:
-                os.fsync(self._file.fileno())
-                sync_folder(self._place.parent)
                 size, (before, crc) = os.fstat(self._file.fileno()).st_size, self._saved
                 end = max(size, before)  # one that was cut under the run differs from now on, as it should
                 self._saved = end, crc32(self._file, before, end, crc)

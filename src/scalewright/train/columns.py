@@ -2,6 +2,8 @@
 
 LOSS AUX NORM TOKENS STOP     all-reduced, equal on all ranks; in fp64, for exact tokens (MPS has fp32 alone)
                               STOP: 1 of a rank with a signal, world + 1 of rank 0 with a callback's "stop"
+WRITTEN                       ranks whose part of the save that is under way is on the disk, or has failed; more than
+                              all ranks: it is committed
 BUSIEST ENTROPY DROPPED       of a mixture's experts, means over layers (train/balance.py); 0 without one
 SKIPPED .. FACTOR             the guard's decision (train/guard/decide.py), equal on all ranks
 LOCAL                         this rank's own part in a non-finite step
@@ -15,8 +17,8 @@ from typing import Literal
 
 StopReason = Literal["signal", "callback"]
 
-LOSS, AUX, NORM, TOKENS, STOP, BUSIEST, ENTROPY, DROPPED = range(8)
-SUMMED = 8
+LOSS, AUX, NORM, TOKENS, STOP, WRITTEN, BUSIEST, ENTROPY, DROPPED = range(9)
+SUMMED = 9
 (
     SKIPPED,  # 1: the update was left out
     STREAK,  # non-finite steps in a row, this one included; 0: this one was finite

@@ -30,7 +30,7 @@ from scalewright.parallel.weights import Weight, Weights
 from scalewright.parallel.wire import Mean, arrived, gathering
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.volumes import outer_steps
-from scalewright.train.columns import BUSIEST, ENTROPY, LOCAL, LOSS, MEMORY, NORM, SKIPPED, STOP, STREAK, TOKENS, Z
+from scalewright.train.columns import BUSIEST, ENTROPY, LOCAL, LOSS, MEMORY, NORM, SKIPPED, STREAK, TOKENS, WRITTEN, Z
 
 AXIS = "dp_replicate"
 Named = Mapping[str, Mapping[str, Tensor]]  # {weight: {kind: tensor like its master}}
@@ -198,7 +198,7 @@ class Islands:
         mean = (share[:, None] * rows[:, : ENTROPY + 1]).sum(dim=0)
         merged[LOSS : NORM + 1] = mean[LOSS : NORM + 1]
         merged[BUSIEST : ENTROPY + 1] = mean[BUSIEST : ENTROPY + 1]
-        merged[TOKENS : STOP + 1] = rows[:, TOKENS : STOP + 1].sum(dim=0)
+        merged[TOKENS : WRITTEN + 1] = rows[:, TOKENS : WRITTEN + 1].sum(dim=0)
         merged[SKIPPED] = rows[:, SKIPPED].amax()
         merged[LOCAL] = report[LOCAL]
         merged[MEMORY:] = rows[:, MEMORY:].amax(dim=0)

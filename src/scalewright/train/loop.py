@@ -6,8 +6,8 @@ A signal is heard in every batch of a validation, which it cuts short, and after
 
 Python's garbage collector, left to itself, stops a rank now and then, by its own count of objects: at 256 ranks one of
 them nearly always does, and the others wait. Here it runs on all ranks alike, before the first step, then every 50th;
-saves and validations collect everything. What lives before the first step (modules, weights) is frozen: no later
-collection looks at it. torchtitan does the same (its `gc_freq`, 50).
+saves that it waits for and validations collect everything. What lives before the first step (modules, weights) is
+frozen: no later collection looks at it. torchtitan does the same (its `gc_freq`, 50).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from scalewright.launch.fork_server import is_forked
 from scalewright.parallel.timers import Spans
 from scalewright.train.batches import StepBatches
-from scalewright.train.columns import OUTER, STOP, StopReason, stop_reason, stop_request
+from scalewright.train.columns import OUTER, STOP, WRITTEN, StopReason, stop_reason, stop_request
 from scalewright.train.metrics.measured import Readback, Report
 from scalewright.train.metrics.record import Clock
 from scalewright.train.optimizer import set_rate
@@ -57,7 +57,7 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
         session.health.given(step, micros, counted)
         asked = stop_request(stop.asked, record is not None and record.stop_asked, mesh.world)
         with session.counter.step():
-            report = session.step(micros, counted, asked)
+            report = session.step(micros, counted, asked, session.part_written)
         pending[step] = rate, timers.take()
         cut_short = False
         stopped = _write(session, batches, readback.push(step, report), pending, clock)
@@ -65,6 +65,7 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
         session.watch.stepped(step)
         validate = run.train.valid_every and step % run.train.valid_every == 0
         save = run.checkpoint.every and step % run.checkpoint.every == 0
+        session.copies.after(step, saves=bool(save))
         if validate or save or stopped or step == last:
             stopped = max(stopped, _write(session, batches, readback.flush(), pending, clock))
             if validate:
@@ -72,13 +73,15 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
                     cut_short = not session.validate(step, stop)
                 stopped = stopped or float(cut_short or session.stops(stop))
             ends = stopped or (step == last and run.checkpoint.at_end)
+            if ends and not save:
+                session.copies.after(step, saves=True)
             if save or ends:
                 with session.watch.phase("save"):
-                    session.save(step)
+                    session.save(step, at_once=bool(ends))
                 stopped = stopped or float(session.stops(stop))
             clock.restart()
             timers.take()
-        collect_garbage(step, everything=bool(validate or save))
+        collect_garbage(step, everything=bool(validate or (save and session.saver is None)))
         if stopped and (step < last or cut_short):
             return step, stop_reason(stopped, mesh.world)
     return step, None
@@ -102,10 +105,12 @@ def _write(
         spec = session.run.diloco
         if session.record is not None:
             session.record.step(step, report, rate, seconds, batches.hash_of(step), spans.breakdown(seconds))
+            session.recovered(step)
             if spec is not None and report[OUTER]:  # the fragments that moved, and how far apart the islands had come
                 fragments = spec.applied(step, session.horizon.total)
                 session.record.event("outer", step=step, fragments=fragments, outer_grad_norm=report[OUTER])
         session.health.take(step, report)
+        session.follow_save(report[WRITTEN])
         stopped = max(stopped, report[STOP])
     return stopped
 

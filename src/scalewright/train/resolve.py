@@ -92,8 +92,9 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     check_deepspeed(run, model)
     if isinstance(run.loss, PythonRef):
         reduction_of(run.loss)
-    if run.checkpoint.async_:
-        raise UserError("asynchronous saving is not there yet", "checkpoint.async", "use async: false")
+    if run.checkpoint.keep_best and not run.train.valid_every:
+        problem = "the best checkpoints are those with the lowest held-out loss, and this run measures none"
+        raise UserError(problem, "checkpoint.keep_best", "set train.valid_every, to a divisor of checkpoint.every")
     if run.train.guard.spike == "rewind" and not run.checkpoint.every:
         problem = "a rewind goes back to the newest checkpoint, and this run saves none on the way"
         raise UserError(problem, "train.guard.spike", "set checkpoint.every, or use spike: skip")

@@ -8,14 +8,16 @@ from __future__ import annotations
 import hashlib
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from scalewright.checkpoint.format import committed
+from scalewright.checkpoint.asynchronous import AsyncSaver
+from scalewright.checkpoint.format import committed, step_folder
 from scalewright.checkpoint.read import CheckpointReader, set_aside
+from scalewright.checkpoint.store.upload import Uploader
 from scalewright.data.dataset import Dataset
 from scalewright.data.mixture import LeftOut, Range
 from scalewright.evaluate.validate import validate
@@ -28,6 +30,7 @@ from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import DataPosition, StepBatches, go_to_place, reading_place
 from scalewright.train.engine import Engine, Stepper
+from scalewright.train.guard.copies import Copies
 from scalewright.train.guard.decide import Guard
 from scalewright.train.guard.health import Health, Rewinder, Target
 from scalewright.train.hangs.watchdog import Watchdog
@@ -39,8 +42,13 @@ from scalewright.train.network import load_python
 from scalewright.train.optimizer import base_rate
 from scalewright.train.resolve import Resolved
 from scalewright.train.signals import StopRequest
+from scalewright.train.state.attempts import Recovery
 from scalewright.train.state.changes import data_settings, run_settings
 from scalewright.train.state.run_state import RunState
+from scalewright.train.step import Step
+
+LAG_S = 0.1  # that a save may wait for the one before it, unsaid
+GIVE_UP = 2  # asynchronous saves that fail in a row; the run then waits for one
 
 
 @dataclass
@@ -64,7 +72,12 @@ class Session:
     watch: Watchdog
     record: Record | None = None  # rank 0's
     cut_short: bool = False  # a stop ended the validation of step `done`, which is made up
+    measured: tuple[int, float] | None = None  # the newest held-out loss, and its step
     save_problem: str | None = None
+    recovery: Recovery | None = None  # rank 0's, until the first step after a failure is done
+    _begun: dict[int, tuple[float, float]] = field(default_factory=dict)  # saves under way: since when, their stall
+    _to_offer: list[int] = field(default_factory=list)  # finished ones that may go to the store
+    uploader: Uploader | None = None  # with checkpoint.store
 
     @property
     def run(self) -> RunSpec:
@@ -84,7 +97,17 @@ class Session:
     @cached_property
     def step(self) -> Stepper:
         """One optimizer step at a time. From the first access on routers' choices are counted."""
-        return self.engine.make_step(self.loss, self.guard)
+        step = self.engine.make_step(self.loss, self.guard)
+        if self.saver is not None and isinstance(step, Step):
+            step.before_update = self.saver.snapshot.wait
+        return step
+
+    @cached_property
+    def saver(self) -> AsyncSaver | None:
+        """Saves while the run trains on; None: the run waits for its saves."""
+        if not (self.run.checkpoint.async_ and self.run.checkpoint.every):
+            return None
+        return AsyncSaver(self.mesh, apart=self.engine.transparent, limit_s=self.run.train.timeouts.start_s)
 
     @cached_property
     def base_rate(self) -> float:
@@ -97,15 +120,35 @@ class Session:
         guard, rewinder = self.run.train.guard, None
         if guard.spike == "rewind":
             root = self.run.folder / "checkpoints"
-            rewinder = Rewinder(root, self.mesh, self.run.layout.global_batch, self.place)
+            rewinder = Rewinder(root, self.mesh, self.run.layout.global_batch, self.place, self.settle_save)
         followed = self.parallel, self.loss, self.mesh, self.record, guard.spike, guard.patience
-        return Health(*followed, self.seed, self._save_if_none, rewinder, replays=self.engine.transparent)
+        again = self.step.again if isinstance(self.step, Step) and self.state.islands is None else None
+        replays = self.engine.transparent
+        return Health(*followed, self.seed, self._save_if_none, rewinder, replays=replays, again=again)
+
+    @cached_property
+    def copies(self) -> Copies:
+        """The comparison of what several ranks hold alike; of another engine's nothing is."""
+        state, guard = self.state, self.run.train.guard
+        every = guard.check_copies if self.engine.transparent else 0
+        return Copies(
+            self.parallel.weights, state.optimizer, self.mesh, every, guard.corruption, state.islands, self.record
+        )
 
     @cached_property
     def counter(self) -> Counter:
         """Counts what a step holds and sends."""
         state, counts = self.state, self.engine.transparent
         return Counter(self.mesh, self.parallel, state.optimizer, state.islands, counts=counts)
+
+    def recovered(self, step: int) -> None:
+        """Writes what coming back after a failure took, once a step is done again."""
+        if self.recovery is not None and self.record is not None:
+            fields, self.recovery = self.recovery.fields(self.mesh.world), None
+            parts = {"found": "detect_s", "ranks met": "rendezvous_s", "loaded": "load_s", "step": "first_step_s"}
+            split = ", ".join(f"{name} {fields[key]:.1f}" for name, key in parts.items())
+            message = f"back {fields['seconds']:.1f} s after the failure ({split})"
+            self.record.event("restart", message, step=step, **fields)
 
     def seed(self, step: int) -> None:
         """Seeds torch for one step of this rank."""
@@ -125,12 +168,15 @@ class Session:
 
     def go_back(self, target: Target) -> None:
         """Takes all that a checkpoint of this run holds; from there on the target's samples are left out."""
+        self.settle_save()
         reader = CheckpointReader(target.folder, verify_files=False)
         with self.watch.phase("resume"):
             if self.mesh.rank == 0:  # damaged saves, and those of steps that weren't finite
                 set_aside(target.folder.parent, target.step)
             place, _ = self.state.restore(reader)
             go_to_place(self.dataset, reader.state)
+        if self.uploader is not None:
+            self.uploader.go_back(target.step)
         self.guard.load(reader.state["guard"])
         self.left_out.append(target.samples)
         left_out = LeftOut.of([*self.run.train.guard.leave_out, *self.left_out])
@@ -146,7 +192,7 @@ class Session:
         self.cut_short = False
         if self.valid is None:
             return True
-        readback, device = Readback(self.mesh.device), self.mesh.device
+        readback, device, started = Readback(self.mesh.device), self.mesh.device, time.perf_counter()
 
         def stops() -> bool:
             asked = all_sum(torch.full((1,), float(stop.asked), device=device), self.mesh, "world")
@@ -161,14 +207,20 @@ class Session:
         with islands.outer_weights() if islands is not None else nullcontext():
             score = validate(parallel.model, self.valid, self.mesh, *rows, total, stops)
         self.cut_short = score is None
+        self.measured = None if score is None else (step, score.loss)
         if score is not None and self.record is not None:
             self.record.valid(step, score.loss, score.bits_per_byte)
+        if self.record is not None:
+            self.record.event("evaluate", step=step, seconds=round(time.perf_counter() - started, 3))
         return not self.cut_short
 
-    def save(self, step: int) -> None:
-        """Saves a checkpoint. A save that fails is noted, and the run goes on: the next may succeed."""
+    def save(self, step: int, *, at_once: bool = True) -> None:
+        """Saves a checkpoint, or, unless it must be there `at_once`, begins to where saves are asynchronous. One that
+        fails is noted, and the run goes on: the next may succeed."""
         started = time.perf_counter()
+        self._lag(self.settle_save(), step)
         place = self.place.after(step, self.run.layout.global_batch, self.resolved.seq_len)
+        saver = None if at_once or self.saver is None or self.saver.failures >= GIVE_UP else self.saver
         try:
             more = {
                 "run": run_settings(self.run, self.resolved.tokens),
@@ -178,20 +230,92 @@ class Session:
                 "left_out": self.left_out,
                 "schedule_unit": self.horizon.unit,
                 "validation_cut_short": self.cut_short,
+                "valid_loss": self.measured[1] if self.measured and self.measured[0] == step else None,
             }
-            self.state.save(place, self.run_id, more, finite=not self.health.bad)
-            self.save_problem = None
+            why = self.state.save(place, self.run_id, more, finite=not self.health.bad, saver=saver)
         except (RunError, UserError) as error:  # UserError: states that can't be saved; only a stop made it save them
-            self.save_problem = str(error)
-            if self.record is not None:
-                with suppress(RunError):  # the disk that refused the checkpoint may refuse a line, too
-                    self.record.event("fault", f"step {step}: {error}", step=step)
+            self._failed(step, str(error))
             return
+        seconds = time.perf_counter() - started
+        if saver is not None and not why:
+            self._begun[step] = started, seconds
+            return
+        self.save_problem = None
+        if self.saver is not None:
+            self.saver.failures = 0 if saver is None else self.saver.failures
+        if why and self.record is not None:
+            self.record.event("fault", f"step {step}: the run waited for its save: {why}", step=step)
         if self.record is not None:
-            self.record.saved(step, time.perf_counter() - started)
+            self.record.saved(step, seconds)
+        self._offer(step)
+
+    @property
+    def part_written(self) -> float:
+        """What this rank adds to a step's report about the save under way, without waiting: 1 once its part is written;
+        rank 0 more than all ranks once it is committed."""
+        if self.saver is None:
+            return 0.0
+        return float(self.saver.written) if self.saver.under_way else (self.mesh.world + 1.0) * self.saver.committed
+
+    def follow_save(self, written: float) -> None:
+        """With a step's report, the sum of `part_written`: ends the save under way when the parts of all ranks are
+        there, and lets every rank go on from it when it is committed."""
+        if self.saver is not None:
+            if self.saver.under_way and written == self.mesh.world:
+                self.saver.collect()
+            elif not self.saver.under_way and written > self.mesh.world:
+                self.settle_save()
+            self._tell_saves()
+
+    def settle_save(self) -> float:
+        """Waits for the save under way, if there is one; the seconds that took. All ranks call it."""
+        if self.saver is None or not self.saver.unsettled:
+            return 0.0
+        started = time.perf_counter()
+        self.saver.settle()
+        self._tell_saves()
+        for step in self._to_offer:  # in turn on all ranks: rank 0 is told of a commit before the others
+            self._offer(step)
+        self._to_offer.clear()
+        return time.perf_counter() - started
+
+    def _tell_saves(self) -> None:
+        for outcome in self.saver.news() if self.saver is not None else ():
+            started, stall = self._begun.pop(outcome.step)
+            if outcome.problem:
+                self._failed(outcome.step, outcome.problem)
+                continue
+            self.save_problem = None
+            self._to_offer.append(outcome.step)
+            if self.record is not None:
+                self.record.saved(outcome.step, stall, outcome.at - started)
+
+    def _failed(self, step: int, problem: str) -> None:
+        self.save_problem = problem
+        if self.record is not None:
+            with suppress(RunError):  # the disk that refused the checkpoint may refuse a line, too
+                self.record.event("fault", f"step {step}: {problem}", step=step)
+
+    def _lag(self, seconds: float, step: int) -> None:
+        """Notes that a save had to wait for the one before."""
+        if self.record is not None and seconds > LAG_S:
+            message = f"step {step}: waited {seconds:.1f} s for the save before: writing takes longer than training"
+            self.record.event("lags", message, step=step, seconds=round(seconds, 3))
+
+    def _offer(self, step: int) -> None:
+        """Gives a saved checkpoint to the store, where it is one of those that go there. All ranks call it, and leave
+        out the same ones."""
+        uploader, every = self.uploader, self.run.checkpoint.store_every
+        if uploader is None or (every and step % every and step < self.last):
+            return
+        if any(gather_json(uploader.waiting, self.mesh)) and step < self.last:
+            uploader.left_out(step)
+        else:
+            uploader.offer(step_folder(self.run.folder / "checkpoints", step))
 
     def _save_if_none(self, step: int) -> None:
         """Saves a run that is about to stop and that has nothing to go on from."""
+        self.settle_save()
         root, wanted = self.run.folder / "checkpoints", self.run.checkpoint
         if (wanted.at_end or wanted.every) and not from_rank_zero(bool(committed(root)), self.mesh):
             self.save(step)

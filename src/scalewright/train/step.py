@@ -24,7 +24,7 @@ first momentum buffer without filling it, so it is made here, of zeros (momentum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ from scalewright.parallel.weights import sum_partial
 from scalewright.spec.guard import GuardSpec
 from scalewright.train.balance import Balance
 from scalewright.train.clipping import scale, squared_part, sum_over_ranks
-from scalewright.train.columns import AUX, BUSIEST, DROPPED, LOSS, MEMORY, NORM, OUTER, STOP, TOKENS, WIDTH
+from scalewright.train.columns import AUX, BUSIEST, DROPPED, LOSS, MEMORY, NORM, OUTER, STOP, TOKENS, WIDTH, WRITTEN
 from scalewright.train.diloco import Islands
 from scalewright.train.guard.decide import Guard
 from scalewright.train.memory.usage import memory_gib
@@ -63,6 +63,7 @@ class Step:
     guard: Guard | None = None  # null: one with the defaults of `train.guard`
     balance: Balance | None = None  # of a mixture's experts
     islands: Islands | None = None  # under DiLoCo
+    before_update: Callable[[], None] | None = None  # called when a step's gradients are there
     _buffers: KeptBuffers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,12 +77,13 @@ class Step:
             self.guard = Guard(GuardSpec(), device)
         self._buffers = KeptBuffers(self.parallel.model)
 
-    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0) -> Tensor:
+    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0, written: float = 0.0) -> Tensor:
         """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it.
 
         `counted` is this rank's number of counted tokens, an int64 scalar on the device. Loss is in nats per counted
         token of the global batch, before the update; the norm is that before clipping. An island divides by the tokens
-        of its own part, and the report has means over islands. `stop`: this rank's `stop_request`.
+        of its own part, and the report has means over islands. `stop`: this rank's `stop_request`; `written`: whether
+        its part of a save is on the disk.
         """
         report = torch.zeros(WIDTH + self.mesh.world, device=self.mesh.device)
         tokens = all_sum(counted.to(torch.int64, copy=True), self.mesh, "loss")
@@ -91,7 +93,7 @@ class Step:
         with self.mesh.timers.phase("compute"):
             losses = self._losses(micros, divisor)
         report[LOSS : AUX + 1] = losses / self.mesh.size("tp")  # whose ranks all have the same
-        report[STOP] = stop
+        report[STOP], report[WRITTEN] = stop, written
         with self.mesh.timers.phase("optimizer"):
             self._update(report)
         self.parallel.buffers.share()
@@ -113,11 +115,37 @@ class Step:
         scale = self.guard.scale.value
         return self.parallel.executor.train(micros, self.loss, divisor / scale) / scale
 
+    def again(self, micros: Sequence[Micro], counted: Tensor) -> tuple[float, float]:
+        """(loss, gradient norm) of a step whose update was left out, computed once more. Nothing but gradients is
+        changed, and no island merged. All ranks call it, with the step's random numbers; the host waits for it."""
+        assert self.guard is not None
+        report = torch.zeros(WIDTH + self.mesh.world, device=self.mesh.device)
+        tokens = all_sum(counted.to(torch.int64, copy=True), self.mesh, "loss")
+        self._buffers.keep()
+        scale = self.guard.scale.value.clone() if self.guard.scale is not None else 1.0
+        losses = self._losses(micros, tokens.clamp(min=1).to(torch.float32))
+        report[LOSS : AUX + 1] = losses / self.mesh.size("tp")
+        with torch.no_grad():
+            gradients = self.parallel.weights.take_gradients()
+            sum_partial(self.parallel.weights, gradients, self.mesh)
+            report[NORM] = squared_part(gradients, self._shares)
+        if self.balance is not None:
+            self.balance.count()  # these tokens were counted with the step
+        sum_over_ranks(report, self.mesh)
+        left_out = torch.zeros((), dtype=torch.bool, device=self.mesh.device)
+        self._buffers.put_back_unless(left_out)
+        if self.parallel.compression is not None:
+            self.parallel.compression.keep(left_out)
+        loss, norm = torch.stack([report[LOSS], report[NORM] / scale]).tolist()
+        return loss, norm
+
     @torch.no_grad()
     def _update(self, report: Tensor) -> None:
         """Clips and updates from the gradients that lie there, and completes the step's report."""
         assert self.guard is not None
         weights = self.parallel.weights
+        if self.before_update is not None:
+            self.before_update()
         gradients = weights.take_gradients()
         sum_partial(weights, gradients, self.mesh)
         report[NORM] = squared_part(gradients, self._shares)

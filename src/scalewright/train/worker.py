@@ -109,12 +109,16 @@ def _train(session: Session, stop: StopRequest, started: float) -> dict[str, obj
             session.state.check_first()
         with garbage_at_steps():
             stopped = _stops_first(session, stop) or _loop_again(session, stop)
+        with session.watch.phase("save"):
+            session.settle_save()
         counts = session.counter.together()  # of a call that had enough steps
         if counts is not None and record is not None:
             record.event("measured", "", step=session.done, **counts)
         session.watch.ends()
         if not stopped:
             session.health.check_end(session.done)
+        if session.uploader is not None:
+            session.uploader.close()
         if record is not None:
             record.metrics.writer.look()
         status = "stopped" if stopped else "finished"
@@ -187,10 +191,10 @@ def own_device(kind: str, context: RankContext) -> torch.device:
     """This rank's own device. Some starters show each rank one GPU (srun --gpus-per-task=1)."""
     if kind != "cuda":
         return torch.device(kind)
-    count = torch.cuda.device_count()
-    if context.local_rank < count or count == 1:
-        return torch.device(kind, min(context.local_rank, count - 1))
-    problem = f"rank {context.rank} is number {context.local_rank} (from 0) of a node that shows it {count} GPUs"
+    count, number = torch.cuda.device_count(), context.local_rank if context.device is None else context.device
+    if number < count or count == 1:
+        return torch.device(kind, min(number, count - 1))
+    problem = f"rank {context.rank} is number {number} (from 0) of a node that shows it {count} GPUs"
     raise UserError(problem, "device", f"start {count} ranks a node, or show each rank its own GPU")
 
 

@@ -7,24 +7,20 @@ from itertools import product
 import numpy as np
 import pytest
 
-from scalewright.plan.cost.pipeline import FILLED, TIMED, Border, Sizes, makespans
+from scalewright.plan.cost.pipeline import FILLED, TIMED, Border, makespan
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.schedules.bubble import RankCost, idle_columns
 
-ROW = np.array([0])
 F, B, W = 1.0, 2.0, 1.0
 
 
 def cost(forward: float = F, backward: float = B, weight: float = W) -> RankCost:
-    return RankCost(*(np.array([seconds]) for seconds in (forward, backward, weight)))
+    return RankCost(*map(np.float64, (forward, backward, weight)))
 
 
 def seconds(kind: str, p: int, m: int, message: float, v: int = 1, node: float = 1.0, near: float = 0.0) -> float:
     """The step of a pipeline of equal ranks, one a machine unless `node` is more."""
-    columns = (np.array([value]) for value in (SCHEDULES.index(kind), p, v, m))
-    border = Border(np.array([near]), np.array([message]), np.array([1.0]), node)
-    equal, sums = (cost(), cost(), cost()), cost(p * F, p * B, p * W)
-    return float(makespans(ROW, Sizes(*columns), equal, sums, border)[0])
+    return makespan(kind, p, v, m, (cost(),) * 3, cost(p * F, p * B, p * W), Border(near, message, 1.0, node))
 
 
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b", "zb-h1"])
@@ -84,10 +80,8 @@ def _simulated(kind: str, p: int, v: int, m: int, message: float) -> float:
 
 def test_unequal_ranks_share_what_the_ends_leave():
     """Of five ranks, the two beside the fullest have half of the rest each."""
-    columns = [np.array([value]) for value in (SCHEDULES.index("gpipe"), 5, 1, 1)]
-    border = Border(np.zeros(1), np.zeros(1), np.ones(1), 1.0)
     costs = (cost(3.0, 0.0, 0.0), cost(1.0, 0.0, 0.0), cost(2.0, 0.0, 0.0))  # between, first, last
-    step = makespans(ROW, Sizes(*columns), costs, cost(10.0, 0.0, 0.0), border)[0]
+    step = makespan("gpipe", 5, 1, 1, costs, cost(10.0, 0.0, 0.0), Border(0.0, 0.0, 1.0, 1.0))
     assert step == pytest.approx(1 + 3 + 2 + 2 + 2)
 
 

@@ -23,6 +23,7 @@ RUN = from_layout(LLAMA, H100, Layout(devices=64, tp=2, zero_stage=1, global_bat
     ("changes", "words"),
     [
         ({}, []),
+        ({"tp": 16}, ["tp 16 over nodes"]),
         ({"cp": 4}, ["cp 4 at 8192 tokens"]),
         ({"zero_stage": 2, "accumulation": 32.0}, ["zero_stage 2 with megatron", "ZeRO-2 over 32 micro-batches"]),
         ({"cp": 64, "seq_len": 2**20}, ["cp 64, above any measured"]),

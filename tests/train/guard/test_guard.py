@@ -17,7 +17,7 @@ from parallel import small_steps
 from runs import events, merge, rows, run, run_data, weights, write_run
 from scalewright.checkpoint.format import read_state
 from scalewright.checkpoint.read import find_checkpoint
-from scalewright.checkpoint.verify import commit_text, superfluous
+from scalewright.checkpoint.verify import Retention, commit_text, superfluous
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout
@@ -243,7 +243,7 @@ def test_which_checkpoints_are_kept(tmp_path):
         (folder / "manifest.json").write_text("{}")
         (folder / "COMMIT").write_text(commit_text(folder, number))
         folders.insert(0, folder)
-    kept = [f.name for f in folders if f not in superfluous(folders, 3)]
+    kept = [f.name for f in folders if f not in superfluous(folders, Retention(3))]
     assert kept == ["step-00000005", "step-00000003", "step-00000002", "step-00000001"]
 
 
@@ -267,6 +267,7 @@ def test_the_first_bad_module_is_named(tmp_path, backward, layout, says):
         run(run_data(tmp_path, **merge(MOODY, {"model": model, "layout": layout})))
     assert "stopped at step 3" in str(caught.value)
     assert says in str(caught.value)
+    assert [event.get("again") for event in events(tmp_path / "out", "nonfinite")] == [True, True, None]
 
 
 @pytest.mark.parametrize("layout", [{"micro_batch": 4}, {"devices": 2, "zero_stage": 3, "micro_batch": 4}])
@@ -282,13 +283,15 @@ def test_a_bad_weight_is_named(tmp_path, layout):
 
 
 def test_one_bad_batch_is_passed_over(tmp_path):
-    """Two steps are left out, and the run finishes; a run whose last step was bad has not."""
+    """Two steps are left out, and the run finishes; a run whose last step was bad has not. Each is run again at once,
+    and its numbers are good then: every second call is one of those."""
     spec = merge(MOODY, {"model": {"python": "guard_parts:moody"}, "layout": {"micro_batch": 8}})
-    spec = merge(spec, {"loss": {"python": "guard_parts:sometimes", "bad": [3, 4]}, "train": {"steps": 6}})
+    spec = merge(spec, {"loss": {"python": "guard_parts:sometimes", "bad": [3, 5]}, "train": {"steps": 6}})
     guard_parts.sometimes.calls = 0
     out = run(run_data(tmp_path, **spec)).out_dir
     assert [row.get("skipped", False) for row in rows(out)] == [False, False, True, True, False, False]
-    assert [e["step"] for e in events(out, "nonfinite")] == [3, 4]
+    assert [(e["step"], e["again"]) for e in events(out, "nonfinite")] == [(3, False), (4, False)]
+    assert all("rank 0's device or memory is to be suspected" in e["message"] for e in events(out, "nonfinite"))
     assert all(torch.isfinite(tensor).all() for tensor in weights(out).values())
     guard_parts.sometimes.calls = 0
     last = merge(spec, {"loss": {"bad": [6]}, "out_dir": str(tmp_path / "last")})

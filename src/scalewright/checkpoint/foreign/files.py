@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 import scalewright
+from scalewright.checkpoint.boxes import are_disjoint
 from scalewright.checkpoint.foreign.index import ITEM_BYTES, Shape, contiguous
-from scalewright.checkpoint.format import are_disjoint
 from scalewright.spec.common.untrusted import inside, parse_json
 from scalewright.spec.errors import RunError, UserError
 

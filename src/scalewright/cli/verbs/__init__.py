@@ -1,15 +1,17 @@
 """Every verb, under its heading in the help. A verb's file holds its flags; the work is done elsewhere.
 
-typer's own list is one long column, and its own message for a misspelt verb doesn't name the right one.
+typer's own list is one long column, its own message for a misspelt verb doesn't name the right one, and it takes every
+verb's annotations apart before it runs one of them: here that is done for the verb that is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from inspect import cleandoc
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from scalewright.cli.verbs import bench, budget, presets
 from scalewright.cli.verbs.accept import accept
@@ -22,6 +24,7 @@ from scalewright.cli.verbs.diagnose import diagnose
 from scalewright.cli.verbs.doctor import doctor
 from scalewright.cli.verbs.emit import emit
 from scalewright.cli.verbs.evaluate import evaluate
+from scalewright.cli.verbs.explain import explain
 from scalewright.cli.verbs.explore import explore
 from scalewright.cli.verbs.generate import generate
 from scalewright.cli.verbs.goodput import goodput
@@ -46,6 +49,7 @@ Group = tuple[str | Verb, dict[str, Verb]]  # its help, or what it does alone; a
 VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in which a newcomer meets them
     "Start here": {
         "demo": demo,
+        "explain": explain,
         "doctor": doctor,
         "presets": (
             "The models and clusters known by name.",
@@ -83,23 +87,7 @@ VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in whi
 
 
 class Verbs(TyperGroup):
-    """A group of commands whose help has one heading per `rich_help_panel`, in order of registration."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Writes the verbs of each heading with the first sentence of their help."""
-        headings: dict[str, list[tuple[str, Any]]] = {}
-        for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
-            if command is not None and not command.hidden:
-                panel = getattr(command, "rich_help_panel", None)
-                headings.setdefault(panel if isinstance(panel, str) else "Commands", []).append((name, command))
-        longest = max((len(name) for verbs in headings.values() for name, _ in verbs), default=0)
-        for heading, verbs in headings.items():
-            with formatter.section(heading):
-                room = max(20, formatter.width - 6 - longest)
-                formatter.write_dl(
-                    [(f"{name:<{longest}}", command.get_short_help_str(room)) for name, command in verbs]
-                )
+    """A group of commands with the nearest name for a misspelt one."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first argument names; raises UserError with the nearest names."""
@@ -121,16 +109,65 @@ class Verbs(TyperGroup):
         return parameters
 
 
-def register(app: typer.Typer) -> None:
-    """Adds every verb to the application."""
-    for panel, verbs in VERBS.items():
-        for name, verb in verbs.items():
-            if not isinstance(verb, tuple):
-                app.command(name, rich_help_panel=panel)(verb)
-                continue
-            own = verb[0] if callable(verb[0]) else None
-            keys = {"invoke_without_command": True, "callback": own} if own else {"help": verb[0]}
-            group = typer.Typer(cls=Verbs, rich_markup_mode=None, no_args_is_help=own is None, **keys)
-            for member, function in verb[1].items():
-                group.command(member)(function)
-            app.add_typer(group, name=name, rich_help_panel=panel)
+class Built(Mapping[str, Any]):
+    """The commands of VERBS by name, each built when it is asked for."""
+
+    def __init__(self) -> None:
+        self.verbs = {name: verb for verbs in VERBS.values() for name, verb in verbs.items()}
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = typer.main.get_command(_typer(name, self.verbs[name]))
+        return self._built[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.verbs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.verbs)
+
+    def __len__(self) -> int:
+        return len(self.verbs)
+
+
+class Root(Verbs):
+    """The command of all verbs; its help has one heading for each of VERBS'."""
+
+    def __init__(self, **keys: Any) -> None:
+        super().__init__(**keys)
+        self.commands: Any = Built()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names in order, none of them built."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the verbs of each heading with the first sentence of their help."""
+        longest = max(len(name) for name in self.commands)
+        room = max(20, formatter.width - 6 - longest)
+        for heading, verbs in VERBS.items():
+            with formatter.section(heading):
+                formatter.write_dl([
+                    (f"{name:<{longest}}", TyperCommand(name, help=_help(verb)).get_short_help_str(room))
+                    for name, verb in verbs.items()
+                ])  # fmt: skip
+
+
+def _help(verb: Verb | Group) -> str:
+    text = verb[0] if isinstance(verb, tuple) else verb
+    return text if isinstance(text, str) else cleandoc(text.__doc__ or "")
+
+
+def _typer(name: str, verb: Verb | Group) -> typer.Typer:
+    plain: dict[str, Any] = {"rich_markup_mode": None, "add_completion": False}
+    if not isinstance(verb, tuple):
+        app = typer.Typer(**plain)
+        app.command(name)(verb)
+        return app
+    own = verb[0] if callable(verb[0]) else None
+    keys = {"invoke_without_command": True, "callback": own} if own else {"help": verb[0]}
+    app = typer.Typer(cls=Verbs, name=name, no_args_is_help=own is None, **plain, **keys)
+    for member, function in verb[1].items():
+        app.command(member)(function)
+    return app

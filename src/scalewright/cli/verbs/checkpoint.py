@@ -7,10 +7,11 @@ A run that trains meanwhile removes old saves: one that goes while it is read is
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,15 +19,24 @@ from scalewright.cli.options import Json, argument, flag, option
 from scalewright.cli.output import print, print_json, working
 from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import decimal, printable
+from scalewright.spec.common.urls import is_url
 from scalewright.spec.errors import RunError, UserError
 
+if TYPE_CHECKING:
+    from scalewright.checkpoint.store.look import There
+
 SHOWN = 6  # settings of a part that `diff` prints; --json has all
-Run = Annotated[Path, argument("RUN_DIR", "A run's folder, or one of its checkpoints.")]
+Run = Annotated[Path, argument("RUN_DIR", "A run's folder, or one of its checkpoints; for some verbs also a URL.")]
 
 
 def list_checkpoints(run: Run, json: Json = False) -> None:
     """List a run's checkpoints, newest first."""
-    rows = [row for folder in _folders(run) if (row := _row(folder))["state"] != "gone"]
+    if is_url(run):
+        from scalewright.checkpoint.store.look import look_into
+
+        rows = _rows_there(look_into(run))
+    else:
+        rows = [row for folder in _folders(run) if (row := _row(folder))["state"] != "gone"]
     if json:
         print_json(rows)
         return
@@ -41,9 +51,12 @@ def verify_checkpoints(run: Run, json: Json = False) -> None:
     """Compare every byte with its checksum; exit code 1 for damage."""
     rows = []
     with working("loading PyTorch") as at:
+        from scalewright.checkpoint.store.look import look_into
         from scalewright.checkpoint.verify import verify
 
-        for folder in _folders(run):
+        if is_url(run):
+            rows = _rows_there(look_into(run, at, every_byte=True))
+        for folder in [] if is_url(run) else _folders(run):
             at(f"reading the save {folder.name}")
             rows.append(_row(folder, verify))
     damaged = any(row["problems"] or row["state"] == "damaged" for row in rows)
@@ -56,10 +69,24 @@ def verify_checkpoints(run: Run, json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+def _rows_there(there: Sequence[There]) -> list[dict[str, Any]]:
+    """The rows for checkpoints in a store: from copies of their small files."""
+    rows = []
+    for seen in there:
+        row = _row(seen.folder, None if seen.problems is None else partial(_known, seen.problems))
+        rows.append({**row, "path": seen.url, "bytes": seen.bytes, "saved": seen.saved})
+    return rows
+
+
+def _known(problems: list[str], folder: Path) -> list[str]:
+    return problems
+
+
 def prune_checkpoints(
     run: Run,
     keep: Annotated[int | None, flag("How many of the newest stay; by default checkpoint.keep.", min=1)] = None,
-    keep_every: Annotated[int, option("N", "Also keep steps that are multiples of N.", min=0)] = 0,
+    keep_every: Annotated[int | None, option("N", "Also multiples of N; by default keep_every.", min=0)] = None,
+    keep_best: Annotated[int | None, option("K", "Also the K with the lowest held-out loss.", min=0)] = None,
     dry_run: Annotated[bool, flag("Show what would go, and remove nothing.")] = False,
     json: Json = False,
 ) -> None:
@@ -71,7 +98,7 @@ def prune_checkpoints(
     scalewright checkpoint prune runs/run --keep 1 --dry-run
     """
     from scalewright.checkpoint.format import committed, remove
-    from scalewright.checkpoint.verify import superfluous, verify
+    from scalewright.checkpoint.verify import Retention, superfluous, verify
     from scalewright.train.state.claim import hold_folder
 
     root = _folders(run)[0].parent
@@ -84,7 +111,9 @@ def prune_checkpoints(
             sound = next((folder for folder in whole if not verify(folder)), None)
         if sound is None:
             raise UserError("no checkpoint here is whole: none is removed", str(root), "restore one first")
-        old = {p for p in superfluous(whole, keep or _kept_by(home)) if not keep_every or _number(p) % keep_every}
+        asked = (keep, keep_every, keep_best)
+        counts = (of_run if value is None else value for value, of_run in zip(asked, _kept_by(home), strict=True))
+        old = set(superfluous(whole, Retention(*counts)))
         unfinished = set(_folders(run)) - set(whole)
         rows = [_row(folder) for folder in _folders(run)]
         gone = [row for row in rows if Path(row["path"]) in old - {sound} | unfinished]
@@ -102,12 +131,13 @@ def prune_checkpoints(
         print(f"{_name(row)}: {verb} ({row['bytes'] / 2**20:,.1f} MiB, {_state(row)})")
 
 
-def _kept_by(home: Path) -> int:
+def _kept_by(home: Path) -> tuple[int, int, int]:
     from scalewright.spec.base import read_yaml
     from scalewright.spec.run import CheckpointSpec
 
     data = read_yaml(home / "run.yaml") if (home / "run.yaml").exists() else {}
-    return CheckpointSpec.parse(data.get("checkpoint", {}) if isinstance(data, dict) else {}).keep
+    spec = CheckpointSpec.parse(data.get("checkpoint", {}) if isinstance(data, dict) else {})
+    return spec.keep, spec.keep_every, spec.keep_best
 
 
 def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
@@ -121,8 +151,9 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
     with working("comparing the tensors"):
         from scalewright.checkpoint.compare import settings, tensors
         from scalewright.checkpoint.read import find_checkpoint
+        from scalewright.checkpoint.store.bring import bring
 
-        folders = [find_checkpoint(path) for path in (first, second)]
+        folders = [find_checkpoint(bring(path, states=True)) for path in (first, second)]
         parts, rows = settings(*folders), list(tensors(*folders))
     different = [row for row in rows if not row["equal"]]
     equal = not parts and not different

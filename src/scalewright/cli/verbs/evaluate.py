@@ -14,6 +14,7 @@ from scalewright.cli.options import Device, Json, NoVerify, TrustCode, argument,
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.terminal import print_table
 from scalewright.spec.common.heartbeat import Heartbeat
+from scalewright.spec.common.urls import local_or_url
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def measure(
     """
     import torch
 
+    from scalewright.checkpoint.store.bring import bring
     from scalewright.data.dataset import TokenDataset, open_data
     from scalewright.evaluate.validate import validate
     from scalewright.parallel.mesh import make_mesh
@@ -95,6 +97,7 @@ def measure(
     from scalewright.train.initial import odd_beginning, start_of_texts
 
     check_device(device)
+    model = bring(model)
     run = _run_of(model)
     spec = _data(model, run, data, seq_len)
     if isinstance(spec, PythonRef):  # of the folder's own run.yaml
@@ -142,7 +145,7 @@ def _data(model: Path, run: RunSpec | None, data: Path | None, seq_len: int | No
     source = run.data if run else None
     if data is not None:
         length = seq_len or (source.seq_len if isinstance(source, DataSpec) else 1024)
-        return DataSpec.parse({"train": str(data), "valid": str(data), "seq_len": length}, "--data")
+        return DataSpec.parse({"train": local_or_url(data), "valid": local_or_url(data), "seq_len": length}, "--data")
     if source is None or (isinstance(source, DataSpec) and not source.valid):
         raise UserError("no validation data is known", str(model), "add --data DIR, a folder that `prepare` wrote")
     if isinstance(source, DataSpec) and seq_len is not None:

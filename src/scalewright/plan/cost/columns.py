@@ -62,16 +62,6 @@ def places(table: Table) -> tuple[PipelineRank, PipelineRank, PipelineRank]:
     )
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Parameters of the fullest rank and the groups that share them; a number a row."""
-
-    dense: np.ndarray  # parameters that all data-parallel ranks share
-    expert: np.ndarray  # parameters of experts, which fewer ranks share
-    group: np.ndarray  # ranks that sum a dense gradient
-    shard: np.ndarray  # ranks that FSDP shards over: the group, or one replica's part of it
-
-
 class Columns:
     """A table's rows with the numbers of their devices, trainers and operator lists beside them."""
 
@@ -139,17 +129,22 @@ class Columns:
         return kept, again
 
     @cached_property
-    def shares(self) -> Shares:
-        """What the fullest rank holds, whole, and over how many ranks it may be shared."""
-        t, n, works = self.table, self.fullest, self.facts.works
-        before, block, after, extra = (self.region(works.dense, region) for region in range(REGIONS))
-        ends = np.where(t.pp > 1, np.maximum(before, after + self.work.tied), before + after)
-        return Shares(
-            dense=n * block + ends + extra,
-            expert=n * self.region(works.expert, BLOCK) + self.region(works.expert, EXTRA),
-            group=self.summing,
-            shard=t.dp * t.cp / t.dp_replicate,
-        )
+    def dense(self) -> np.ndarray:
+        """Parameters of the fullest rank that all data-parallel ranks share."""
+        before, block, after, extra = (self.region(self.facts.works.dense, region) for region in range(REGIONS))
+        ends = np.where(self.table.pp > 1, np.maximum(before, after + self.work.tied), before + after)
+        return np.asarray(self.fullest * block + ends + extra)
+
+    @cached_property
+    def expert(self) -> np.ndarray:
+        """Its parameters of experts, which fewer ranks share."""
+        of = self.facts.works.expert
+        return np.asarray(self.fullest * self.region(of, BLOCK) + self.region(of, EXTRA))
+
+    @cached_property
+    def shard(self) -> np.ndarray:
+        """Ranks that FSDP shards over: those that sum a gradient, or one replica's part of them."""
+        return np.asarray(self.table.dp * self.table.cp / self.table.dp_replicate)
 
     @cached_property
     def rerun(self) -> np.ndarray:

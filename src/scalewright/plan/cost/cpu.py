@@ -144,10 +144,10 @@ class Cpu:
 
     def fixed(self) -> np.ndarray:
         """Gradients that are added up, small sums over all ranks, and a step's bookkeeping."""
-        t, held = self.at.table, self.at.shares
-        added = t.accumulation - np.where((t.zero_stage == 0) & (held.group > 1), 0.0, 1.0)
-        shards = np.where(t.zero_stage >= 2, np.maximum(held.shard, 1.0), 1.0)
-        adds = added / shards * self._pass(held.dense + held.expert, "add")
+        t, at = self.at.table, self.at
+        added = t.accumulation - np.where((t.zero_stage == 0) & (at.summing > 1), 0.0, 1.0)
+        shards = np.where(t.zero_stage >= 2, np.maximum(at.shard, 1.0), 1.0)
+        adds = added / shards * self._pass(at.dense + at.expert, "add")
         small = np.full(len(t), REPORT_BYTES)
         report = REPORTS * self.network(Transfer("world", "all_reduce", small, REPORTS, "nothing"))
         return np.asarray(self.crowd * (adds + self.at.c["cpu.step"] / self.curves.share) + report)

@@ -22,10 +22,7 @@ from scalewright.plan.cost.table import RECOMPUTE, Table, table
 from scalewright.plan.cost.timeline import Step, step
 from scalewright.plan.request import Request
 
-LADDER = (
-    RECOMPUTE.index("none"),
-    RECOMPUTE.index("core"),
-)  # what a trainer's recipe turns on, in order, until the run fits; then see _least
+SHARES = (0.25, 0.5, 0.75)  # of the blocks, where only some are rebuilt (Megatron's recompute_num_layers)
 
 
 @dataclass
@@ -57,7 +54,7 @@ def prepare(requests: Sequence[Request], c: Constants | None = None) -> Prepared
     built = table(requests)
     facts, unknown = unit_facts(built.units), built.recompute == RECOMPUTE.index("unknown")
     if unknown.any():
-        built = replace(built, recompute=_least(built, facts, unknown, c or constants()))
+        built = _least(built, facts, unknown, c or constants())
     return Prepared(built, facts, flatten(built.units, facts), unknown)
 
 
@@ -78,15 +75,21 @@ def evaluate_memory(prepared: Prepared, c: Constants) -> Memory:
     return memory(Columns(prepared.table, prepared.facts, c))
 
 
-def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.ndarray:
-    """The first rung of the ladder on which a row fits.
+def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> Table:
+    """The table with the first recomputation at which a row fits, of what a trainer's recipe turns on in order.
 
-    After these comes what the trainer's generation does (Megatron's recipes of 2024 and later rebuild some modules, XLA
-    keeps what a policy says), then whole blocks, unless not even they are enough.
+    Nothing; attention's core; what the trainer's generation does (Megatron's recipes of 2024 and later rebuild some
+    modules, XLA keeps what a policy says); whole blocks, as few as are enough, unless not even all are.
     """
+    none, core, some, every = (RECOMPUTE.index(kind) for kind in ("none", "core", "share", "full"))
     last = facts.trainers.take(built.unit).tightest
-    chosen, open_rows = built.recompute.copy(), unknown.copy()
-    for rung in (*LADDER, last, RECOMPUTE.index("full")):
-        chosen = np.where(open_rows, rung, chosen)
-        open_rows &= ~memory(Columns(replace(built, recompute=chosen), facts, c)).fits
-    return np.where(open_rows, last, chosen)
+    rungs: list[tuple[np.ndarray | int, float]]
+    rungs = [(none, 1.0), (core, 1.0), (np.where(last == every, some, last), SHARES[0])]
+    rungs += [*((some, share) for share in SHARES), (every, 1.0)]
+    chosen, open_rows = built, unknown
+    for kind, share in rungs:
+        recompute, shares = np.where(open_rows, kind, chosen.recompute), np.where(open_rows, share, chosen.share)
+        chosen = replace(chosen, recompute=recompute, share=shares)
+        if not (open_rows := open_rows & ~memory(Columns(chosen, facts, c)).fits).any():
+            return chosen
+    return replace(chosen, recompute=np.where(open_rows, last, chosen.recompute))

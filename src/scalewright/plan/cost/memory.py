@@ -98,30 +98,49 @@ def memory(at: Columns) -> Memory:
 
 def first_rank(at: Columns) -> dict[str, np.ndarray]:
     """Bytes by kind on the first pipeline rank alone: the worst has at least as many in all."""
-    return rank_memory(at, places(at.table)[1], block_bytes(at))
+    return rank_memory(at, places(at.table)[1], block_bytes(at), few=True)
 
 
 def host_bytes(at: Columns, usage: Memory, asked: np.ndarray | bool = True) -> np.ndarray:
     """Bytes of host memory for each device that the rows of the mask `asked` need for what they offload."""
     rows, host = np.flatnonzero(asked & (at.table.offload != OFFLOADS.index("none"))), np.zeros(len(at.table))
     if len(rows):
-        resident = at.table.take(rows)
-        resident.offload = np.full(len(rows), OFFLOADS.index("none"))
-        there = Columns(resident, at.facts, at.c)
+        there = _resident(at, rows)
         parts = memory(there).parts
         moved = sum(np.maximum(parts[kind] - usage.parts[kind][rows], 0.0) for kind in OFFLOADED)
         host[rows] = moved * np.where(there.own, 1.0, at.c["memory.host"])
     return host
 
 
-def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """Bytes by kind on one pipeline rank. `block`: what one keeps, and takes to rebuild (`block_bytes`)."""
+def least_host_bytes(at: Columns) -> np.ndarray:
+    """What they need at least: optimizer states of a rank with the fewest blocks and no end, and weights if they go."""
+    nothing = np.zeros(len(at.table))
+    place = PipelineRank(nothing, at.table.stages[:, (0, 1, 2, 3, 5)].min(1), nothing, nothing)
+    here, there = states(at, place), states(_resident(at, np.arange(len(nothing))), place)
+    moved = there.optimizer - here.optimizer + np.where(here.parameters == 0, there.parameters, 0.0)
+    return np.asarray(moved * np.where(at.own, 1.0, at.c["memory.host"]))
+
+
+def _resident(at: Columns, rows: np.ndarray) -> Columns:
+    """The rows as they would be if nothing were offloaded."""
+    table = at.table.take(rows)
+    table.offload = np.full(len(rows), OFFLOADS.index("none"))
+    return Columns(table, at.facts, at.c)
+
+
+def rank_memory(
+    at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray], few: bool = False
+) -> dict[str, np.ndarray]:
+    """Bytes by kind on one pipeline rank. `block`: what one keeps, and takes to rebuild (`block_bytes`); `few`: at a
+    few moments alone, which bound them."""
     table = at.table
     held, alive = states(at, place), under_way(table, place.rank)
     kept, rebuilt = block
     if at.own.any():
         whole = place.with_predictions(at.work.mtp)
-        ours = own_memory(at, whole, held, own_kept(table, whole, kept, rebuilt, alive), alive) | {IDLE: 0.0 * alive}
+        ours = own_memory(at, whole, held, own_kept(table, whole, kept, rebuilt, alive), alive, few) | {
+            IDLE: 0.0 * alive
+        }
         if at.own.all():
             return ours
     blocks = kept * np.maximum(place.blocks * (1 - activations_away(at)), np.minimum(place.blocks, ON_WAY)) * alive

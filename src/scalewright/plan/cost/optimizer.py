@@ -35,11 +35,11 @@ def activations_away(at: Columns) -> np.ndarray:
 
 def optimizer(at: Columns) -> np.ndarray:
     """Seconds of a step's update: AdamW's states read and written once, times what it really moves."""
-    t, c, held = at.table, at.c, at.shares
+    t, c = at.table, at.c
     replicas = np.where((t.zero_stage >= 3) & ~at.islands, t.dp_replicate, 1.0)
-    experts = np.maximum(held.group / replicas * t.tp / (t.ep * t.etp), 1.0)
-    mine = held.dense / np.where(t.zero_stage >= 1, held.group / replicas, 1.0)
-    mine = mine + held.expert / np.where(t.zero_stage >= 1, experts, 1.0)
+    experts = np.maximum(at.summing / replicas * t.tp / (t.ep * t.etp), 1.0)
+    mine = at.dense / np.where(t.zero_stage >= 1, at.summing / replicas, 1.0)
+    mine = mine + at.expert / np.where(t.zero_stage >= 1, experts, 1.0)
     moved = mine * (at.trainer.grads + 2 * at.trainer.adamw_bytes + NEW_WEIGHTS)
     adamw = moved * c["optimizer.bytes"] / at.memory_rate
     seconds = adamw * at.trainer.update
@@ -52,13 +52,12 @@ def optimizer(at: Columns) -> np.ndarray:
 
 def offload(at: Columns, micro: np.ndarray) -> np.ndarray:
     """Seconds of what goes to the host and back in a step that the computation doesn't hide."""
-    t, held = at.table, at.shares
-    activations = activations_away(at)
+    t, activations = at.table, activations_away(at)
     if not (t.offload.any() or activations.any()):
         return np.zeros(len(t))
     kept = at.fullest * block_bytes(at)[0]
-    weights = t.offloads("parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
-    size = weights / np.maximum(held.shard, 1.0) + activations * 2 * kept
+    weights = t.offloads("parameters") * 2 * WEIGHT_BYTES * (at.dense + at.expert)
+    size = weights / np.maximum(at.shard, 1.0) + activations * 2 * kept
     return np.asarray(t.accumulation * np.maximum(size / _host_rate(at) - at.c["overlap.offload"] * micro, 0.0))
 
 
@@ -72,7 +71,7 @@ def _host_rate(at: Columns) -> np.ndarray:
 def products(at: PricedColumns) -> np.ndarray:
     """Seconds of an update's products on the fullest rank."""
     t, (shared, of_experts, largest) = at.table, at.trainer.products.T
-    shards = np.where(t.zero_stage >= 1, t.dp * t.cp / t.dp_replicate, 1.0)
+    shards = np.where(t.zero_stage >= 1, at.shard, 1.0)
     experts = t.ep * t.etp * np.maximum(shards * t.tp / (t.ep * t.etp), 1.0)
     flops = np.maximum(at.fullest * (shared / (shards * t.tp) + of_experts / experts), largest)
     pace = at.region(at.forward, BLOCK) / np.maximum(at.region(at.prices.flops, BLOCK), 1.0)
@@ -81,9 +80,9 @@ def products(at: PricedColumns) -> np.ndarray:
 
 def way(at: Columns, all_to_all: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
     """Seconds of the all-to-alls (bytes, ranks, stride) over shards; those in tp are left out, next to its own."""
-    t, held = at.table, at.shares
+    t = at.table
     if not at.trainer.products.any():
         return np.zeros(len(t))
-    shards = np.where(t.zero_stage >= 1, t.dp * t.cp / t.dp_replicate, 1.0)
-    size = (held.dense + held.expert) / np.maximum(shards, 1.0) * at.trainer.product_bytes
+    shards = np.where(t.zero_stage >= 1, at.shard, 1.0)
+    size = (at.dense + at.expert) / np.maximum(shards, 1.0) * at.trainer.product_bytes
     return np.where(shards > 1, 2 * all_to_all(size, shards, t.tp), 0.0)

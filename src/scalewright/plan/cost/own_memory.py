@@ -56,9 +56,14 @@ class Moment:
         return np.asarray(self.activations + self.buffers + self.gradients + self.other)
 
 
-def own_memory(at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray) -> dict[str, np.ndarray]:
-    """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
-    moments = with_outer(at, held, own_moments(at, place, held, kept, alive))
+def own_memory(
+    at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray, few: bool
+) -> dict[str, np.ndarray]:
+    """Bytes by kind at the highest moment, or of a `few` that are often the highest: they are at least so many.
+
+    `alive`: micro-batches under way on the rank.
+    """
+    moments = with_outer(at, held, own_moments(at, place, held, kept, alive, few))
     highest = np.stack([moment.total for moment in moments]).argmax(0)
     kinds = [kind.name for kind in fields(Moment)]
     beside = {kind: np.choose(highest, [getattr(moment, kind) for moment in moments]) for kind in kinds}
@@ -66,10 +71,14 @@ def own_memory(at: Columns, place: PipelineRank, held: States, kept: Kept, alive
     return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
 
 
-def own_moments(at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray) -> tuple[Moment, ...]:
+def own_moments(
+    at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray, few: bool = False
+) -> tuple[Moment, ...]:
     """The moments of a step when a rank may hold the most."""
     rank = _Rank(at, place, held, kept, alive)
     block = rank.backward_of_block()
+    if few:
+        return block, rank.loss()
     moments = [rank.loss(), rank.backward_of_head(), rank.reduction_of_head()]
     moments += [rank.weight_parts()] if rank.split.any() else []
     moments += [block, rank.backward_of_next_block(block), rank.reduction_of_block()]
@@ -115,17 +124,17 @@ class _Rank:
         size, last = at.padded.regions.elements, place.last > 0
         self.last, self.blocks = last, place.blocks
         self.experts = at.region(at.facts.works.expert, BLOCK)  # a unit by themselves
-        self.block = size[:, BLOCK] + self.experts
-        self.unit = np.where(self.experts > 0, size[:, BLOCK], self.block)  # the block's own
-        self.start = (place.first > 0) * size[:, BEFORE]
+        self.block = size[BLOCK] + self.experts
+        self.unit = np.where(self.experts > 0, size[BLOCK], self.block)  # the block's own
+        self.start = (place.first > 0) * size[BEFORE]
         apart = last & (place.first == 0) & (works.tied > 0)
         self.tied = (works.tied_head > 0) & (t.pp == 1)
         # prediction modules: their blocks are among the last rank's, the rest in its root
         self.modules = modules = works.mtp
         self.shared = self.tied | (last & (modules > 0))  # a weight is used twice
-        extra = size[:, EXTRA] + at.region(at.facts.works.expert, EXTRA) - modules * self.block
+        extra = size[EXTRA] + at.region(at.facts.works.expert, EXTRA) - modules * self.block
         extra = np.where(modules > 0, np.maximum(extra, 0.0), 0.0)
-        self.end = last * (size[:, AFTER] + extra) + apart * size[:, TIED]
+        self.end = last * (size[AFTER] + extra) + apart * size[TIED]
         self.last_made = np.where(works.beside_embedding > 0, 0.0, self.start)
         # one rank's head is a unit beside its root, unless it is tied to the embedding, or modules use it
         unit = (self.stage > 0) & (t.pp == 1) & (works.tied == 0)

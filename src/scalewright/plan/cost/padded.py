@@ -26,33 +26,23 @@ from scalewright.spec.placement import local_shape, place, place_plain
 from scalewright.spec.tensors import TensorSpec, block_tensors
 
 TIED = REGIONS  # a region more: the embedding, where the last stage is on another rank and uses it, too
-
-
-Known = dict[tuple[str, int], np.ndarray]  # by the kind of sum, and unit and ranks in one number
+Known = dict[tuple[str, int], np.ndarray]  # by the tensors' listing, and unit and ranks in one number
+# A tensor's shape on a rank, itself, the sums it waits for, and how many blocks have one like it
+Held = tuple[tuple[int, ...], TensorSpec, tuple[str, ...], int]
+Listed = Callable[..., tuple[Held, ...]]  # a rank's tensors, by the model and the two sizes that cut them
 
 
 class Sums(NamedTuple):
-    """Sums over dense tensors by region [rows, REGIONS + 1]; of blocks an average one's."""
+    """Sums over tensors [..., rows]: of blocks an average one's."""
 
     elements: np.ndarray
-    sum_tp: np.ndarray  # elements whose gradients tp ranks have yet to sum
+    sum_tp: np.ndarray  # elements whose gradients tp ranks (of experts, etp ranks) have yet to sum
     sum_kv: np.ndarray  # and kv ranks
     rest: np.ndarray  # of tensors that are no matrix of a block (spec/optimizers.py)
     states: np.ndarray  # bytes of a rank's optimizer states
     shrunk: np.ndarray  # numbers of gradients that PowerSGD compresses
     sent_p: np.ndarray  # of their P
     sent_q: np.ndarray  # of their Q
-
-
-class ExpertSums(NamedTuple):
-    """The same of an average block's experts [rows]."""
-
-    elements: np.ndarray
-    sum_etp: np.ndarray
-    states: np.ndarray
-    shrunk: np.ndarray
-    sent_p: np.ndarray
-    sent_q: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -62,8 +52,8 @@ class Padded:
     sharded: np.ndarray  # rows whose parameters are FSDP's (spec/memory.py: `is_sharded`)
     ranks: np.ndarray  # that share a dense tensor
     expert_ranks: np.ndarray  # that share an expert
-    regions: Sums
-    experts: ExpertSums
+    regions: Sums  # dense tensors by region [REGIONS + 1, rows]
+    experts: Sums  # of an average block
 
 
 def padded(table: Table, known: Known) -> Padded:
@@ -71,19 +61,17 @@ def padded(table: Table, known: Known) -> Padded:
     replica = table.dp * table.cp / table.dp_replicate
     sharded = (table.zero_stage >= 1) & ((replica > 1) | table.offloads("parameters"))
     ranks = np.where(sharded, replica, 1.0)
-    shared = np.maximum(np.floor(ranks * table.tp / (table.ep * table.etp)), 1.0)  # spec/grid.py: `efsdp`
-    shared = np.where(sharded, shared, 1.0)
-
-    regions = Sums(*np.moveaxis(_by_unit(table, ranks, _regions, ("tp", "sp"), known), 2, 0))
-    experts = ExpertSums(*_by_unit(table, shared, _experts, ("ep", "etp"), known).T)
-    return Padded(sharded, ranks, shared, regions, experts)
+    efsdp = np.maximum(np.floor(ranks * table.tp / (table.ep * table.etp)), 1.0)  # spec/grid.py
+    shared = np.where(sharded, efsdp, 1.0)
+    regions = _by_unit(table, ranks, _local_shapes, ("tp", "sp"), slice(None), known)
+    return Padded(sharded, ranks, shared, regions, _by_unit(table, shared, _local_experts, ("ep", "etp"), BLOCK, known))
 
 
 def _by_unit(
-    table: Table, ranks: np.ndarray, sums: Callable[..., np.ndarray], sizes: tuple[str, str], known: Known
-) -> np.ndarray:
-    """[rows, ...]: `sums` of every row's unit and number of ranks, called once for all that agree in what it reads."""
-    name = sums.__name__
+    table: Table, ranks: np.ndarray, listed: Listed, sizes: tuple[str, str], regions: slice | int, known: Known
+) -> Sums:
+    """Sums of every row's unit and number of ranks in these regions, made once for all that agree in what they read."""
+    name = listed.__name__
     if (name, -1) not in known:
         alike: dict[tuple[object, ...], int] = {}
         keys = ((id(u.model), id(u.optimizer), u.compress, *(getattr(u.sizes, x) for x in sizes)) for u in table.units)
@@ -94,25 +82,31 @@ def _by_unit(
     for pair, row in zip(pairs.tolist(), first.tolist(), strict=True):
         if (name, pair) not in known:
             u = table.units[table.unit[row]]
-            cut = (getattr(u.sizes, x) for x in sizes)
-            known[name, pair] = sums(u.model, *cut, pair % 2**31, u.optimizer, rank_of(u.compress))
+            cut = tuple(getattr(u.sizes, x) for x in sizes)
+            known[name, pair] = _sums(u.model, listed, cut, pair % 2**31, u.optimizer, rank_of(u.compress))
         values.append(known[name, pair])
-    return np.array(values)[inverse.reshape(-1)]
-
-
-# A tensor's shape on a rank, itself, the sums it waits for, and how many blocks have one like it
-Held = tuple[tuple[int, ...], TensorSpec, tuple[str, ...], int]
+    by_pair = np.ascontiguousarray(np.reshape(values, (-1, REGIONS + 1, len(Sums._fields)))[:, regions].T)
+    return Sums(*np.take(by_pair, inverse.reshape(-1), axis=-1))
 
 
 @lru_cache(maxsize=65536)
-def _experts(model: ModelSpec, ep: int, etp: int, ranks: int, optimizer: Optimizer, rank: int) -> np.ndarray:
-    sums = np.zeros(len(ExpertSums._fields))
-    for shape, tensor, waits, many in _local_experts(model, ep, etp):
-        size = padded_rows(shape, ranks)
+def _sums(
+    model: ModelSpec, listed: Listed, cut: tuple[int, int], ranks: int, optimizer: Optimizer, rank: int
+) -> np.ndarray:
+    sums, layers = np.zeros((REGIONS + 1, len(Sums._fields))), model.num_hidden_layers
+    for shape, tensor, waits, many in listed(model, *cut):
+        size, layer = padded_rows(shape, ranks), tensor.layer
+        inside = 0 <= layer < layers
+        region = BLOCK if inside else EXTRA if tensor.name.startswith("mtp.") else BEFORE if layer < 0 else AFTER
+        p, q = factors(shape, rank, stacked=tensor.role.startswith("expert"), partial=bool(waits))
+        summed = size * bool({"tp", "etp"} & {*waits}), size * ("kv" in waits)
         kept = optimizer.state_bytes(tensor, size // ranks)
-        p, q = factors(shape, rank, stacked=True, partial=bool(waits))
-        sums += many * np.array([size, size * ("etp" in waits), kept, size * (p > 0), p, q])
-    return np.asarray(sums / model.num_hidden_layers)
+        numbers = many * np.array([size, *summed, size * (not is_matrix(tensor)), kept, size * (p > 0), p, q])
+        sums[region] += numbers
+        if tensor.tied_to:
+            sums[TIED] += numbers
+    sums[BLOCK] /= layers
+    return sums
 
 
 @lru_cache(maxsize=1024)
@@ -128,25 +122,6 @@ def _local_experts(model: ModelSpec, ep: int, etp: int) -> tuple[Held, ...]:
         for held in place_plain(block_tensors(model, layer), layout)
         if held.tensor.role.startswith("expert")
     )
-
-
-@lru_cache(maxsize=65536)
-def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimizer, rank: int) -> np.ndarray:
-    elements, layers = np.zeros((REGIONS + 1, len(Sums._fields))), model.num_hidden_layers
-    for shape, tensor, sums, many in _local_shapes(model, tp, sp):
-        layer, rest = tensor.layer, float(not is_matrix(tensor))
-        inside = 0 <= layer < layers
-        region = BLOCK if inside else EXTRA if tensor.name.startswith("mtp.") else BEFORE if layer < 0 else AFTER
-        size = padded_rows(shape, ranks)
-        kept = optimizer.state_bytes(tensor, size // ranks)
-        p, q = factors(shape, rank, stacked=False, partial=bool(sums))
-        summed = size * ("tp" in sums), size * ("kv" in sums)
-        numbers = many * np.array([size, *summed, size * rest, kept, size * (p > 0), p, q])
-        elements[region] += numbers
-        if tensor.tied_to:
-            elements[TIED] += numbers
-    elements[BLOCK] /= layers
-    return elements
 
 
 @lru_cache(maxsize=1024)

@@ -37,7 +37,7 @@ from scalewright.spec.schedules.clock import simulate
 from scalewright.spec.schedules.kinds import find_kind
 from scalewright.spec.volumes import Transfer
 
-Costs = tuple[RankCost, RankCost, RankCost]  # of the fullest rank between the ends, the first and the last
+Costs = tuple[RankCost, ...]  # of the fullest rank between the ends, the first and the last
 FILLED = 4  # micro-batches a rank until the pipeline repeats itself
 TIMED = np.array([find_kind(kind).trained and find_kind(kind).flushes for kind in SCHEDULES])
 _plan = lru_cache(maxsize=512)(schedule)
@@ -70,7 +70,7 @@ def _sums(at: Columns, costs: Costs) -> RankCost:
     return RankCost(*(first + times * between + last for between, first, last in columns))
 
 
-def _take(cost: RankCost, rows: np.ndarray) -> RankCost:
+def _take(cost: RankCost, rows: np.ndarray | int) -> RankCost:
     return RankCost(*(column[rows] for column in vars(cost).values()))
 
 
@@ -88,9 +88,11 @@ def clocked(
         return fill, message
     stride = t.devices / t.pp
     near, far = prices.network.ends(np.asarray(message_bytes(at)), stride)
-    border = Border(near, far, stride, prices.network.between.node)
-    sizes = Sizes(t.schedule, t.pp, t.virtual_stages, t.accumulation)
-    whole = makespans(rows, sizes, costs, _sums(at, costs), border)
+    node, sums, whole = prices.network.between.node, _sums(at, costs), np.zeros(len(rows))
+    for i, row in enumerate(rows.tolist()):
+        p, v, m = (int(size[row]) for size in (t.pp, t.virtual_stages, t.accumulation))
+        border, ends = Border(near[row], far[row], stride[row], node), tuple(_take(cost, row) for cost in costs)
+        whole[i] = makespan(SCHEDULES[t.schedule[row]], p, v, m, ends, _take(sums, row), border)
     waits = np.maximum(whole - t.accumulation[rows] * slowest[rows], 0.0)
     fill, message = fill.copy(), message.copy()
     fill[rows] = np.minimum(fill[rows], waits)
@@ -134,51 +136,33 @@ def messages(
 
 @dataclass(frozen=True)
 class Border:
-    """Seconds of a message [rows] to a neighbour on the same machine, and on another."""
+    """Seconds of a message to a neighbour on the same machine, and on another."""
 
-    near: np.ndarray
-    far: np.ndarray
-    stride: np.ndarray  # processes of a pipeline rank
+    near: float
+    far: float
+    stride: float  # processes of a pipeline rank
     node: float  # processes of a machine
 
-    def seconds(self, row: int, rank: int, peer: int) -> float:
+    def seconds(self, rank: int, peer: int) -> float:
         """Of a message between two pipeline ranks."""
-        stride = self.stride[row]
-        crosses = rank * stride // self.node != peer * stride // self.node
-        return float(self.far[row] if crosses else self.near[row])
+        crosses = rank * self.stride // self.node != peer * self.stride // self.node
+        return float(self.far if crosses else self.near)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Columns of pipelines: schedule (index), ranks, stages of a rank, micro-batches."""
-
-    kind: np.ndarray
-    ranks: np.ndarray
-    virtual_stages: np.ndarray
-    micro_batches: np.ndarray
-
-
-def makespans(rows: np.ndarray, sizes: Sizes, costs: Costs, sums: RankCost, border: Border) -> np.ndarray:
-    """Seconds of rows' pipelines; `costs`: the fullest rank between, first, last; `sums`: all, between what is left."""
-    times = []
-    for row in rows:
-        p, v, m = (int(column[row]) for column in (sizes.ranks, sizes.virtual_stages, sizes.micro_batches))
-        kind = SCHEDULES[int(sizes.kind[row])]
-        parts = [_rank_parts(row, rank, p, costs, sums, v) for rank in range(p)]
-
-        time = partial(_makespan, kind, p, v, parts, border, row)
-        if m <= FILLED * p:
-            times.append(time(m))
-            continue
-        filled, before = time(FILLED * p), time((FILLED - 1) * p)
-        times.append(filled + (m / p - FILLED) * (filled - before))
-    return np.array(times)
+def makespan(kind: str, p: int, v: int, m: int, costs: Costs, sums: RankCost, border: Border) -> float:
+    """Seconds of a pipeline of m micro-batches; `costs`: the fullest rank between, first, last; `sums`: over all."""
+    parts = [_rank_parts(rank, p, costs, sums, v) for rank in range(p)]
+    time = partial(_simulated, kind, p, v, parts, border)
+    if m <= FILLED * p:
+        return time(m)
+    filled, before = time(FILLED * p), time((FILLED - 1) * p)
+    return filled + (m / p - FILLED) * (filled - before)
 
 
-def _makespan(kind: str, p: int, v: int, parts: list[_Parts], border: Border, row: int, micro_batches: int) -> float:
-    plan, ranks = _plan(kind, p, v, micro_batches), range(p)
+def _simulated(kind: str, p: int, v: int, parts: list[_Parts], border: Border, m: int) -> float:
+    plan, ranks = _plan(kind, p, v, m), range(p)
     by_stage = [parts[rank] for rank in plan.rank_of]
-    sent = {(rank, peer): border.seconds(row, rank, peer) for rank in ranks for peer in ranks}
+    sent = {(rank, peer): border.seconds(rank, peer) for rank in ranks for peer in ranks}
 
     def cost(action: Action) -> float:
         return by_stage[action.stage][action.kind]
@@ -186,15 +170,15 @@ def _makespan(kind: str, p: int, v: int, parts: list[_Parts], border: Border, ro
     return simulate(plan, cost, lambda action: sent[plan.rank_of[action.stage], action.peer]).makespan
 
 
-def _rank_parts(row: int, rank: int, ranks: int, costs: Costs, sums: RankCost, stages: int) -> _Parts:
+def _rank_parts(rank: int, ranks: int, costs: Costs, sums: RankCost, stages: int) -> _Parts:
     """Seconds of a rank's stages; the second rank is the fullest between, the others share what is left."""
     between, first, last = costs
 
     def of(name: str) -> float:
-        seconds = float(getattr({0: first, ranks - 1: last}.get(rank, between), name)[row])
+        seconds = float(getattr({0: first, ranks - 1: last}.get(rank, between), name))
         if 1 < rank < ranks - 1:
-            ends = float(getattr(first, name)[row] + getattr(last, name)[row] + getattr(between, name)[row])
-            seconds = min(seconds, max(float(getattr(sums, name)[row]) - ends, 0.0) / (ranks - 3))
+            ends = sum(float(getattr(cost, name)) for cost in costs)
+            seconds = min(seconds, max(float(getattr(sums, name)) - ends, 0.0) / (ranks - 3))
         return seconds / stages
 
     backward, weight = of("backward"), of("weight")

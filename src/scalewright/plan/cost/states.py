@@ -107,7 +107,7 @@ def _own(at: Columns, place: PipelineRank) -> States:
     away = table.offloads("parameters")
     count, copy = _regions(table, place), _apart(place).astype(float)
     dense, rest, adam = (
-        sum(count[region] * sums[:, region] for region in count) + copy * sums[:, TIED]
+        sum(count[region] * sums[region] for region in count) + copy * sums[TIED]
         for sums in (padded.regions.elements, padded.regions.rest, padded.regions.states)
     )
     blocks, beside = count[BLOCK], count[EXTRA] * at.region(at.facts.works.expert, EXTRA)
@@ -146,6 +146,6 @@ def shrunk(at: Columns, place: PipelineRank, sums: np.ndarray, counted: np.ndarr
     """
     table, first, last = at.table, place.first > 0, place.last > 0
     whole = (at.work.tied > 0) & (table.pp > 1) & ~table.schedules("folded") & first
-    modules = sums[:, EXTRA] - counted * sums[:, BLOCK]
-    ends = first * sums[:, BEFORE] + last * (sums[:, AFTER] + modules)
-    return np.asarray(place.blocks * sums[:, BLOCK] + ends - whole * sums[:, TIED])
+    modules = sums[EXTRA] - counted * sums[BLOCK]
+    ends = first * sums[BEFORE] + last * (sums[AFTER] + modules)
+    return np.asarray(place.blocks * sums[BLOCK] + ends - whole * sums[TIED])

@@ -72,7 +72,14 @@ class Step(Columnar):
     @cached_property
     def flops(self) -> tuple[np.ndarray, np.ndarray]:
         """Model FLOPs of a step on all devices, attention as the mask leaves it, and with what recomputation adds."""
-        return flops(self.at)
+        at = self.at
+        t, per = at.table, at.prices.flops
+        ranks = t.tp * t.cp * t.dp * t.accumulation
+        blocks = at.work.blocks * ranks
+        block = at.region(per, BLOCK) * blocks
+        forward = block + sum(at.region(per, region) for region in (BEFORE, AFTER, EXTRA)) * ranks
+        again = at.rerun * block + (at.rerun_parts * at.prices.part_flops[t.unit]).sum(1) * blocks
+        return 3 * forward, 3 * forward + again
 
     @cached_property
     def bytes(self) -> dict[str, np.ndarray]:
@@ -149,17 +156,6 @@ def states_seconds(at: PricedColumns, micro: np.ndarray, prices: PriceList) -> n
     return np.asarray(prices.update() + offload(at, micro))
 
 
-def flops(at: PricedColumns) -> tuple[np.ndarray, np.ndarray]:
-    """Model FLOPs of a step on all devices together, and with what recomputation adds."""
-    t, per = at.table, at.prices.flops
-    ranks = t.tp * t.cp * t.dp * t.accumulation
-    blocks = at.work.blocks * ranks
-    block = at.region(per, BLOCK) * blocks
-    forward = block + sum(at.region(per, region) for region in (BEFORE, AFTER, EXTRA)) * ranks
-    again = at.rerun * block + (at.rerun_parts * at.prices.part_flops[t.unit]).sum(1) * blocks
-    return 3 * forward, 3 * forward + again
-
-
 def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, prices: PriceList) -> np.ndarray:
     """Exposed seconds of a step; `micro`: seconds of a micro-batch on the slowest rank."""
     zero1 = np.where(at.table.zero_stage >= 1, at.trainer.overlap_zero1, 1.0)
@@ -215,8 +211,7 @@ def _packing(at: Columns) -> np.ndarray:
     moved = PACKING[at.trainer.compress]
     if not moved.any():
         return np.zeros(len(at.table))
-    held = at.shares
-    return np.asarray(moved * (held.dense + held.expert) * (held.group > 1) / at.memory_rate)
+    return np.asarray(moved * (at.dense + at.expert) * (at.summing > 1) / at.memory_rate)
 
 
 def _behind(at: Columns, priced: Sequence[_Priced], during: During, cover: np.ndarray) -> np.ndarray:

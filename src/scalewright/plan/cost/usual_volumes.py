@@ -24,23 +24,22 @@ from scalewright.spec.volumes import Collective, During, Transfer
 
 def data_parallel(at: Columns) -> Iterator[Transfer]:
     """Of the fullest rank: dense parameters over their group, experts' over theirs; and between replicas."""
-    held, t = at.shares, at.table
-    yield from _shared(at, "dense", held.dense, held.group, held.shard)
-    if held.expert.any():
-        yield from _shared(at, "expert", held.expert, held.group, held.shard)
-    part = held.dense * at.trainer.grads / np.maximum(held.shard, 1)
+    t = at.table
+    yield from _shared(at, "dense", at.dense)
+    if at.expert.any():
+        yield from _shared(at, "expert", at.expert)
+    part = at.dense * at.trainer.grads / np.maximum(at.shard, 1)
     across = 1.0 * ((t.zero_stage >= 3) & (t.dp_replicate > 1))
     yield Transfer("dp_replicate", "all_reduce", part, across * ~at.islands, "nothing")
 
 
 def numbers(at: Columns) -> np.ndarray:
     """The numbers that the fullest rank holds of its tensors."""
-    held = at.shares
-    shards = np.where(at.table.zero_stage >= 1, np.maximum(held.shard, 1.0), 1.0)
-    return np.asarray((held.dense + held.expert) / shards)
+    shards = np.where(at.table.zero_stage >= 1, np.maximum(at.shard, 1.0), 1.0)
+    return np.asarray((at.dense + at.expert) / shards)
 
 
-def _shared(at: Columns, what: str, elements: np.ndarray, group: np.ndarray, shard: np.ndarray) -> Iterator[Transfer]:
+def _shared(at: Columns, what: str, elements: np.ndarray) -> Iterator[Transfer]:
     """Gradients and parameters of either sort."""
     t = at.table
     grads, weights = elements * at.trainer.grads, elements * at.trainer.weight_bytes
@@ -50,7 +49,7 @@ def _shared(at: Columns, what: str, elements: np.ndarray, group: np.ndarray, sha
     grads, weights = grads / np.maximum(pieces, 1.0), weights / np.maximum(pieces, 1.0)
     # FSDP in a pipeline, and ZeRO 2, reduce once a step, but this package's own after every micro-batch
     rounds = np.where((t.pp > 1) & ~at.own, 1.0, t.accumulation)
-    sums, shared = pieces * (group > 1) * ~three, pieces * (shard > 1) * three * rounds
+    sums, shared = pieces * (at.summing > 1) * ~three, pieces * (at.shard > 1) * three * rounds
     times = np.where(at.own & (t.zero_stage == 2), t.accumulation, 1.0)
     if what == "expert":  # ranks that share an expert: none, where each has its own
         several = at.summing * t.tp > t.ep * t.etp

@@ -208,7 +208,7 @@ class Volumes:
         apart = end - both - head
         both_ends = tied & t.schedules("folded")
         return (
-            Group(elements[:, BLOCK], place.blocks, self._computations(place)),
+            Group(elements[BLOCK], place.blocks, self._computations(place)),
             Group(head, 1.0 * (head > 0), stays=True),
             Group(start + both, 1.0 * (start + both > 0), stays=True, root=True, both_ends=both_ends),
             Group(apart, 1.0 * (apart > 0), stays=True, root=True),
@@ -218,23 +218,23 @@ class Volumes:
         """What a rank's stages hold outside of blocks: at the model's start, at its end."""
         first, last = place.first > 0, place.last > 0
         apart = last & ~first & (self.at.work.tied > 0)
-        start = first * sums[:, BEFORE]
+        start = first * sums[BEFORE]
         # a prediction module less its block, which is a unit as all blocks are
-        modules = sums[:, EXTRA] - self.at.work.mtp * sums[:, BLOCK]
-        return start, last * (sums[:, AFTER] + modules) + apart * sums[:, TIED]
+        modules = sums[EXTRA] - self.at.work.mtp * sums[BLOCK]
+        return start, last * (sums[AFTER] + modules) + apart * sums[TIED]
 
     def _partial(self, place: PipelineRank) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """The rank's own fp32 parts of what tp ranks hold alike, and of a tied head's two ends."""
         t, padded = self.at.table, self.at.padded
         for axis, sums in (("tp", padded.regions.sum_tp), ("kv", padded.regions.sum_kv)):
             start, end = self._roots(place, sums)
-            part = FP32 * (place.blocks * sums[:, BLOCK] + start + end) / padded.ranks
+            part = FP32 * (place.blocks * sums[BLOCK] + start + end) / padded.ranks
             yield axis, part, 1.0 * (t.tp > 1) * (part > 0)
         if (t.etp > 1).any():
-            part = FP32 * place.blocks * padded.experts.sum_etp / padded.expert_ranks
+            part = FP32 * place.blocks * padded.experts.sum_tp / padded.expert_ranks
             yield "etp", part, 1.0 * (part > 0)
         ends = (t.pp > 1) & ~t.schedules("folded") & ((place.first > 0) | (place.last > 0))
-        part = FP32 * padded.regions.elements[:, TIED] / padded.ranks
+        part = FP32 * padded.regions.elements[TIED] / padded.ranks
         yield "tie", part, 1.0 * ends * (self.at.work.tied > 0) * (part > 0)
 
     def _exchanges(self, place: PipelineRank) -> Exchanges:

@@ -23,6 +23,7 @@ from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
 from scalewright.plan.cost.evaluate import Prepared, evaluate_time, prepare
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.frameworks import OTHER
+from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import text
 from scalewright.plan.rows.rows import NO_PRICE
 from scalewright.spec.base import read_yaml
@@ -141,17 +142,15 @@ def evaluate_seconds(prepared: Prepared, c: Constants) -> np.ndarray:
 
 def groups_of(runs: Runs, kind: str) -> np.ndarray:
     """The group of every row, for leaving whole groups out: one of `LEFT_OUT`."""
-    if kind == "lineage":
-        return np.array([request.framework.lineage for request in runs.requests])
-    if kind == "source":
-        return runs.source
-    if kind == "cluster":
-        who = {source: name for name, sources in read_yaml(OPERATORS).items() for source in sources}
-        names = [who.get(source, source) for source in runs.source.tolist()]
-        return np.array([f"{name}: {r.chip.name}" for name, r in zip(names, runs.requests, strict=True)])
-    if kind == "family":
-        return np.array([_family(request.model) for request in runs.requests])
-    return np.array([request.chip.family.kernels.name for request in runs.requests])
+    who = {source: name for name, sources in read_yaml(OPERATORS).items() for source in sources}
+    of: dict[str, Callable[[str, Request], str]] = {
+        "lineage": lambda _, request: request.framework.lineage,
+        "source": lambda source, _: source,
+        "cluster": lambda source, request: f"{who.get(source, source)}: {request.chip.name}",
+        "family": lambda _, request: _family(request.model),
+        "generation": lambda _, request: request.chip.family.kernels.name,
+    }
+    return np.array([of[kind](*pair) for pair in zip(runs.source.tolist(), runs.requests, strict=True)])
 
 
 def _family(model: ModelSpec) -> str:

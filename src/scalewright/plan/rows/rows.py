@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from scalewright.plan.chips import Chip, chip_of
+from scalewright.plan.chips import WIDTHS, Chip, chip_of
 from scalewright.plan.frameworks import Framework, find_framework
 from scalewright.plan.request import SCHEDULES, Request, auto_precision
 from scalewright.plan.rows.cells import ROW_OPTIONS, Assumptions, Row, check_sizes, number, read_options, text
@@ -37,7 +37,7 @@ def request_of(row: Row) -> Request:
     model = model_of(row, options, assumed)
     chip = _chip(text(row, "device"), switches.node_gbps, switches.fabric)
     named = text(row, "framework") or "unknown", text(row, "software_version") or None
-    framework = find_framework(*named, chip.kind)
+    framework = find_framework(*named, chip.kind, WIDTHS.get(text(row, "precision").lower(), 0) > 1)
     if not framework.known:
         assumed.append("framework (not known: its date's usual trainer)")
     seq = assumed.fill(row, "seq", 4096 if model.context >= 4096 else model.context)

@@ -117,7 +117,7 @@ class Finder:
             pipes = self.pricer.bound_pipes(self.space.spread_pipes(self.space.bare(cores)), np.inf)
             ways = self.space.spread_recomputes(self._ways(pipes, np.zeros(1, dtype=np.intp))[0])
             ways = ways.take(self.pricer.may_fit(ways))
-            ways = ways.take(np.argsort(self.pricer.bound_ways(ways), kind="stable"))
+            ways = ways.take(np.argsort(self.pricer.bound_ways(ways)[1], kind="stable"))
             turn = _turns(self.kind_of_core[ways.core])  # the first of every tp, pp and ep come first, then the second
             rows = self.space.spread_shards(ways.take(np.argsort(turn, kind="stable")[:SEEDS]))
             plain = self.space.shard["dp_replicate"][rows.shard] == 1
@@ -128,8 +128,9 @@ class Finder:
             if self.cutoff < np.inf:
                 return
 
-    def _ways(self, pipes: Pipes, offloads: np.ndarray) -> tuple[Rows, np.ndarray]:
-        """Pipes with each of these offloads, and bounds on their scores: those that may be near, and may fit."""
+    def _ways(self, pipes: Pipes, offloads: np.ndarray, small: Rows | None = None) -> tuple[Rows, np.ndarray]:
+        """Pipes with each of these offloads, and bounds on their scores: those that may be near, and may fit, as the
+        `small` ones may without any offload."""
         every = np.tile(np.arange(len(pipes[0])), len(offloads))
         rows, bound, slow = pipes[0].take(every), pipes[1][every], pipes[2][every]
         rows.offload = np.repeat(offloads, len(pipes[0]))
@@ -138,7 +139,15 @@ class Finder:
         leanest = replace(rows, recompute=self.space.leanest[rows.pipe])  # which leaves least to go to a host and back
         bound = bound + self.pricer.states_bound(leanest, slow)
         near = np.flatnonzero(bound <= self.cutoff)
-        near = near[self.pricer.may_ever_fit(rows.take(near))]
+        if small is None:
+            near = near[self.pricer.may_ever_fit(rows.take(near))]
+            return rows.take(near), bound[near]
+        small_or = np.isin(self.space.number(rows.take(near)), self.space.number(small))
+        others = np.flatnonzero(~small_or)
+        small_or[others] = self.pricer.may_ever_fit(rows.take(near[others]))
+        near = near[small_or]
+        if self.cutoff == np.inf:  # where nothing has fit so far
+            near = near[self.pricer.host_may_fit(rows.take(near))]
         return rows.take(near), bound[near]
 
     def _search_cores(self, cores: np.ndarray) -> None:
@@ -148,11 +157,12 @@ class Finder:
         )
         plain = np.array([OFFLOADS[number] == "none" for number in space.offloads])
         needy: Needy | None = None  # null: no row is known to need no offload
+        small = pipes[0].take(slice(0, 0))
         for offloads in (np.flatnonzero(plain), np.flatnonzero(~plain)):
-            ways, bound = self._ways(pipes, offloads)
+            ways, bound = self._ways(pipes, offloads, small)
             short = self._price(ways.take(np.argsort(bound, kind="stable")), needy)
             if plain[offloads].any():  # what fits without, or is too slow as it is, gains nothing
-                pairs = space.number(pipes[0])
+                small, pairs = ways, space.number(pipes[0])
                 needy = pairs[~np.isin(pairs, space.number(ways))], space.number(short)
 
     def _price(self, ways: Rows, needy: Needy | None) -> Rows:
@@ -193,7 +203,7 @@ class Finder:
         space, many = self.space, len(self.space.recomputes)
         variants = space.spread_recomputes(ways.take(np.isin(space.way(ways), space.way(short))))
         variants = variants.take((variants.recompute > 0) | space.moves[variants.offload])
-        variants = variants.take(self.pricer.bound_ways(variants) <= self.cutoff)
+        variants, _ = self.pricer.bound_ways(variants, self.cutoff)
         variants = variants.take(self.pricer.may_fit(variants))
         names = np.unique(space.way(variants))
         left = np.zeros((len(names) + 1, many), dtype=bool)  # recomputations of each way; the last of all others

@@ -18,7 +18,7 @@ from scalewright.plan.constants import Constants
 from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.facts import Facts, unit_facts
 from scalewright.plan.cost.kernels import Prices, flatten, price
-from scalewright.plan.cost.memory import KINDS, Memory, first_rank, host_bytes, memory, memory_band
+from scalewright.plan.cost.memory import KINDS, Memory, first_rank, host_bytes, least_host_bytes, memory, memory_band
 from scalewright.plan.cost.price_list import price_list
 from scalewright.plan.cost.table import RECOMPUTE, Table
 from scalewright.plan.cost.timeline import Inner, Step, inner, outer, states_seconds
@@ -66,10 +66,14 @@ class Pricer:
     headroom: float | None  # None: a layout must fit up to the p90 of its memory
     c: Constants
     facts: Facts
-    prices: Prices
     priced: int = 0
     # Numbers of pipes with their recomputation, rising, and what `inside` knows of them
     _known: tuple[np.ndarray, Inner] | None = None
+
+    @cached_property
+    def prices(self) -> Prices:
+        """Seconds of the units' kernels; memory asks for none."""
+        return price(flatten(self.space.units, self.facts), self.c)
 
     @cached_property
     def bounds(self) -> np.ndarray:
@@ -115,13 +119,17 @@ class Pricer:
         at = self.columns(self.space.table(rows))
         return np.asarray(self.objective.weights["optimizer"] * states_seconds(at, slow, price_list(at)))
 
-    def bound_ways(self, rows: Rows) -> np.ndarray:
-        """Lower bound on the score of the rows with any sharding."""
-        found = [np.zeros(0)]
+    def bound_ways(self, rows: Rows, cutoff: float = np.inf) -> tuple[Rows, np.ndarray]:
+        """Lower bounds on the score of the rows with any sharding: rows up to the cutoff."""
+        parts, bounds = [rows.take(slice(0, 0))], [np.zeros(0)]
         for part in batches(rows):
             inside = self.inside(part)
-            found.append(self.bound(inside) + self.states_bound(part, inside.slow))
-        return np.concatenate(found)
+            bound = self.bound(inside)
+            near = np.flatnonzero(bound <= cutoff)
+            part, bound = part.take(near), bound[near] + self.states_bound(part.take(near), inside.slow[near])
+            parts.append(part.take(bound <= cutoff))
+            bounds.append(bound[bound <= cutoff])
+        return Rows.join(parts), np.concatenate(bounds)
 
     def over(self, usage: Memory) -> np.ndarray:
         """Bytes of the rows beyond a device's usable memory: with the headroom, or at their p90."""
@@ -168,14 +176,14 @@ class Pricer:
 
     def price(self, rows: Rows, cutoff: float = np.inf) -> Priced:
         """Time and score of rows, and the memory of those with scores up to the cutoff: the others are left out."""
-        parts = [Priced.none()]
-        for part in batches(rows):
-            near, times = self.times(part, cutoff)
-            usage, score = memory(times.at), self.objective.score(times.parts)
-            fits, over = self.fits(times.at, usage), self.over(usage)
-            parts.append(Priced(part.take(near), score, times.seconds, usage.peak, fits, over))
-            self.priced += len(near)
-        return Priced.join(parts)
+        return Priced.join([Priced.none(), *(self._price(part, cutoff) for part in batches(rows))])
+
+    def _price(self, part: Rows, cutoff: float, bounded: bool = False) -> Priced:
+        """The same of a batch."""
+        near, times = self.times(part, cutoff, bounded)
+        usage, score = memory(times.at), self.objective.score(times.parts)
+        self.priced += len(near)
+        return Priced(part.take(near), score, times.seconds, usage.peak, self.fits(times.at, usage), self.over(usage))
 
     def sort_out(self, rows: Rows, cutoff: float) -> tuple[Priced, Rows]:
         """Of rows with scores up to the cutoff those that fit, priced, and those that don't; not more than a batch.
@@ -187,13 +195,8 @@ class Pricer:
         large, part = rows.take(~maybe), rows.take(maybe)
         if not len(part):
             return Priced.none(), large
-        near, times = self.times(part, cutoff, bounded=True)
-        part, score = part.take(near), self.objective.score(times.parts)
-        at = Columns(times.at.table, self.facts, self.c)
-        usage = memory(at)
-        priced = Priced(part, score, times.seconds, usage.peak, self.fits(at, usage), self.over(usage))
-        self.priced += len(near)
-        return priced.take(priced.fits), Rows.join([large, part.take(~priced.fits)])
+        priced = self._price(part, cutoff, bounded=True)
+        return priced.take(priced.fits), Rows.join([large, priced.rows.take(~priced.fits)])
 
     def price_fitting(self, rows: Rows, cutoff: float = np.inf, hopeful: Hopeful | None = None) -> Priced:
         """The same of those that fit, and that are `hopeful` by lower bounds on their score and bytes.
@@ -261,6 +264,13 @@ class Pricer:
         """The same with any recomputation."""
         return self.may_fit(replace(rows, recompute=self.space.leanest[rows.pipe]), "rebuilt")
 
+    def host_may_fit(self, rows: Rows) -> np.ndarray:
+        """Whether the host has room for what the rows offload with any sharding and recomputation."""
+        if self.headroom is not None and self.headroom < 0:
+            return np.ones(len(rows), dtype=bool)
+        at = Columns(self.space.table(replace(rows, shard=self.space.most_sharded[rows.core])), self.facts, self.c)
+        return np.asarray(least_host_bytes(at) <= at.chip.host_bytes)
+
 
 def set_no_extras(table: Table) -> None:
     """Sets no recomputation and offloaded activations, so that a bound excludes sp's second gather too."""
@@ -271,9 +281,9 @@ def set_no_extras(table: Table) -> None:
 def make_pricer(
     space: Space, objective: Objective, headroom: float | None, c: Constants | None = None, like: Pricer | None = None
 ) -> Pricer:
-    """A pricer with the units of the space priced; `like`: one whose prices serve where its units are the same."""
-    if like is not None and like.space.units == space.units:
-        return Pricer(space, objective, headroom, like.c, like.facts, like.prices)
-    c = c or constants_of([space.template.chip])
-    facts = unit_facts(space.units)
-    return Pricer(space, objective, headroom, c, facts, price(flatten(space.units, facts), c))
+    """A pricer of the space; `like`: one whose prices serve where its units are the same."""
+    if like is None or like.space.units != space.units:
+        return Pricer(space, objective, headroom, c or constants_of([space.template.chip]), unit_facts(space.units))
+    pricer = Pricer(space, objective, headroom, like.c, like.facts)
+    pricer.prices = like.prices
+    return pricer

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalewright.plan.releases import without
 from scalewright.spec.base import to_yaml
 from scalewright.spec.common.formatting import commented
 from scalewright.spec.compress import Compress, applicable
@@ -55,18 +56,14 @@ def planned(question: Question, layout: Layout, compressed: Compress, data: str 
     if data is not None:
         valid = {"valid": data} if (Path(data).expanduser() / "valid").is_dir() else {}
         rest = keys["data"] if isinstance(run.data, DataSpec) else {"seq_len": question.seq_len}
-        keys["data"] = {"train": data, **_without(rest, "train"), **valid}
+        keys["data"] = {"train": data, **without(rest, ("train",)), **valid}
     if question.framework != run.engine:
-        keys = _without(keys, "engine", "engine_options")
+        keys = without(keys, ("engine", "engine_options"))
     compress = applicable(compressed, layout, islands=run.diloco is not None)
     if compress == "none" and "train" in keys:  # as it was priced
-        keys["train"] = _without(keys["train"], "compress")
-    keys = keys if keys.get("train", True) else _without(keys, "train")
+        keys["train"] = without(keys["train"], ("compress",))
+    keys = keys if keys.get("train", True) else without(keys, ("train",))
     return {key: keys[key] for key in RunSpec.model_fields if key in keys}
-
-
-def _without(keys: dict[str, object], *names: str) -> dict[str, object]:
-    return {key: value for key, value in keys.items() if key not in names}
 
 
 def _model(question: Question) -> str | dict[str, object]:

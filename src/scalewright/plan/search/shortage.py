@@ -55,25 +55,19 @@ def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
     enough = _enough_devices(pricer, fixed)
     hints = {f"use {enough} devices": enough, "leave offload open": fixed.get("offload") == ("none",)}
     hints |= {"fix fewer axes": bool(fixed), "a smaller headroom": bool(pricer.headroom)}
-    helps = [hint for hint, may_help in hints.items() if may_help] or [
-        "use devices with more memory",
-        "a smaller model",
-    ]
-    return UserError(what, "memory", ", or ".join(helps))
+    helps = [hint for hint, may_help in hints.items() if may_help]
+    return UserError(what, "memory", ", or ".join(helps or ["use devices with more memory", "a smaller model"]))
 
 
 def _lean_rows(space: Space) -> Rows:
-    """The candidates for the leanest layout: each mesh's smallest micro-batch."""
+    """The candidates for the leanest layout: each mesh's smallest micro-batch, with all offloads."""
     core = space.core
     meshes = np.stack([core[key] for key in ("tp", "sp", "cp", "pp", "ep", "etp")])
     order = np.lexsort((core["micro_batch"], *meshes))
     _, first = np.unique(meshes[:, order], axis=1, return_index=True)
-    rows = space.spread_shards(space.spread_pipes(space.bare(order[first])))
-    stages = space.shard["zero_stage"]
-    rows = space.spread_recomputes(rows.take(stages[rows.shard] == stages.max()))
-    if len(rows) > 200_000:
-        rows = rows.take(np.linspace(0, len(rows) - 1, 200_000).astype(int))
-    return space.spread_offloads(rows)
+    rows = space.spread_pipes(space.bare(order[first]))
+    lean = replace(rows, shard=space.most_sharded[rows.core], recompute=space.leanest[rows.pipe])
+    return space.spread_offloads(lean)
 
 
 def _leanest(pricer: Pricer) -> tuple[float, str, dict[str, object]]:
@@ -93,7 +87,8 @@ def _enough_devices(pricer: Pricer, fixed: Fixed) -> int | None:
     space = pricer.space
     for power in range(1, MAX_DOUBLINGS + 1):
         devices = space.template.devices << power
-        larger = make_space(replace(space.template, devices=devices), space.global_batch, fixed)
+        asked = replace(space.template, devices=devices)
+        larger = make_space(asked, space.global_batch, {"micro_batch": (1,), **fixed})
         if larger.size and _leanest(make_pricer(larger, pricer.objective, pricer.headroom, pricer.c))[0] <= 0:
             return devices
     return None

@@ -71,20 +71,14 @@ class Space:
     @cached_property
     def sizes(self) -> np.ndarray:
         """The number of layouts of every core."""
-        total = np.zeros(self.cores, dtype=np.int64)
-        for pp in np.unique(self.core["pp"]):
-            cores = np.flatnonzero(self.core["pp"] == pp)
-            first, count = self.pipes[int(pp)]
-            pipes = np.arange(first, first + count)
-            legal = self._has_micro_batches(cores[:, None], pipes)
-            total[cores] = (legal * self.recomputes_of_pipe[pipes]).sum(1) * self._sharded(cores)
-        return total
-
-    def _has_micro_batches(self, core: np.ndarray, pipe: np.ndarray) -> np.ndarray:
-        """Whether a step of a core has enough micro-batches for a pipe, and an even number where it must."""
-        accumulation = self.core["accumulation"][core]
-        even = (accumulation % 2 == 0) | ~self.pipe["even"][pipe]
-        return np.asarray((accumulation >= self.pipe["min_accumulation"][pipe]) & even)
+        pipes, shards = self.spread_pipes(self.bare(np.arange(self.cores))), self._shards_of_cores
+        if any("offload" in rule for rule in self.never):
+            pairs = np.ones(len(shards := self.spread_offloads(shards)))
+        else:
+            less = len(self.offloads) - sum(needs_zero3(offload) for offload in self.offloads)
+            pairs = np.where(self.shard["zero_stage"][shards.shard] == 3, len(self.offloads), less)
+        ways = np.bincount(pipes.core, self.recomputes_of_pipe[pipes.pipe], self.cores)
+        return (ways * np.bincount(shards.core, pairs, self.cores)).astype(np.int64)
 
     @property
     def size(self) -> int:
@@ -102,16 +96,6 @@ class Space:
         values = [value if isinstance(value, dict) else {} for _, _, value in self.recomputes]
         every = np.array([int(value.get("every", 1)) for value in values])[recompute]
         return np.asarray(self.plain[recompute] | (~self.pipe["split"][pipe] & (every <= self.pipe["blocks"][pipe])))
-
-    def _sharded(self, cores: np.ndarray) -> np.ndarray:
-        """The number of (shard, offload) pairs of every core."""
-        rows = self._shards_of_cores.take(np.isin(self._shards_of_cores.core, cores))
-        if any("offload" in rule for rule in self.never):
-            pairs = np.ones(len(rows := self.spread_offloads(rows)))
-        else:
-            less = len(self.offloads) - sum(needs_zero3(offload) for offload in self.offloads)
-            pairs = np.where(self.shard["zero_stage"][rows.shard] == 3, len(self.offloads), less)
-        return np.bincount(np.searchsorted(cores, rows.core), pairs, len(cores))
 
     @cached_property
     def _shards_of_cores(self) -> Rows:
@@ -155,9 +139,11 @@ class Space:
         return np.asarray((rows.core * pipes + rows.pipe) * offloads + rows.offload)
 
     def spread_pipes(self, rows: Rows) -> Rows:
-        """Every row with every schedule that is legal for it."""
+        """Every row with every schedule that is legal for it, and whose number of micro-batches is."""
         spread = _spread(rows, "pipe", *_lookup(self.pipes, self.core["pp"][rows.core]))
-        return spread.take(self._has_micro_batches(spread.core, spread.pipe))
+        accumulation = self.core["accumulation"][spread.core]
+        even = (accumulation % 2 == 0) | ~self.pipe["even"][spread.pipe]
+        return spread.take((accumulation >= self.pipe["min_accumulation"][spread.pipe]) & even)
 
     def spread_shards(self, rows: Rows) -> Rows:
         """Every row with every sharding that is legal for it."""
@@ -264,7 +250,7 @@ def needs_zero3(offload: int) -> bool:
 def _lookup(places: Mapping[int, tuple[int, int]], keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The `first` and `count` of every key."""
     known = np.array(sorted(places))
-    values = np.array([places[key] for key in sorted(places)])[np.searchsorted(known, keys)]
+    values = np.reshape([places[key] for key in sorted(places)], (-1, 2)).astype(int)[np.searchsorted(known, keys)]
     return values[:, 0], values[:, 1]
 
 

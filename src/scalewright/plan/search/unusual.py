@@ -3,6 +3,7 @@
     never measured      a feature that no bundled run has (plan/features.py): a schedule, a trainer's ZeRO stage,
                         offload, two that were never together
     beyond measured     tp, pp, cp or ep larger than in any bundled run
+    tp over nodes       more tensor-parallel ranks than the fast links join
     short ring          cp that leaves a rank fewer than CP_TOKENS tokens, whose messages attention hardly covers
     many reductions     ZeRO-2 over more than ACCUMULATIONS micro-batches, whose gradients all are reduced
 
@@ -32,6 +33,8 @@ def unusual(r: Request) -> list[str]:
     names = never(r)
     sizes = ((axis, getattr(r, axis), most) for axis, most in measured().sizes.items())
     names += [f"{axis} {size}, above any measured" for axis, size, most in sizes if size > most]
+    if r.tp > r.chip.domain > 1:
+        names.append(f"tp {r.tp} over nodes")
     if r.cp > 1 and r.seq_len / r.cp < CP_TOKENS:
         names.append(f"cp {r.cp} at {r.seq_len} tokens")
     if r.zero_stage == 2 and r.accumulation > ACCUMULATIONS and r.dp * r.cp > 1:

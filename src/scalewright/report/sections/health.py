@@ -65,7 +65,7 @@ def status(run: RunFolder) -> tuple[str, str]:
 def findings(run: RunFolder) -> list[Finding]:
     """Every finding, worst first; in the order below where equally bad."""
     results = [
-        _diverged(run), _hangs(run), _skipped(run), _non_finite(run), _rising(run), _spikes(run),
+        _diverged(run), _corrupt(run), _hangs(run), _skipped(run), _non_finite(run), _rising(run), _spikes(run),
         _stalls(run), *_failures(run), _changed(run), _slower(run), _load(run),
     ]  # fmt: skip
     return sorted((finding for finding in results if finding is not None), key=lambda finding: ORDER[finding.severity])
@@ -107,6 +107,18 @@ def _diverged(run: RunFolder) -> Finding | None:
     lines += [f"The last finite loss is {decimal(last[1], 4)}, at step {last[0]:,}."] if last is not None else []
     lines += [] if stops else ["Weights saved after that are not to be used."]  # a guard has left such updates out
     return Finding("bad", "Diverged", " ".join(lines))
+
+
+def _corrupt(run: RunFolder) -> Finding | None:
+    if not (events := _events(run, "corrupt")):
+        return None
+    tensors = [entry for entry in events[-1].get("tensors") or () if isinstance(entry, Mapping)]
+    parts = [f"{entry.get('of')} of {entry.get('tensor')} on ranks {entry.get('ranks')}" for entry in tensors[:3]]
+    text = f"At step {_step(events[-1])} copies of the same numbers differ: {', '.join(parts)}."
+    stopped = events[-1].get("action") == "stopped"
+    return Finding(
+        "warn" if stopped else "bad", "Silent corruption" + (", the run was stopped" if stopped else ""), text
+    )
 
 
 def _guard_stops(run: RunFolder) -> list[Mapping[str, Any]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.checkpoint.read import text_files
+from scalewright.checkpoint.store.bring import bring
 from scalewright.model.load import is_checkpoint
 from scalewright.serve.load import Loaded
 from scalewright.spec.chat import FAILS, compiled, special_tokens, templates
@@ -24,7 +25,8 @@ class ChatTemplate:
     """The template of the model at `source`, if it has one."""
 
     def __init__(self, source: str | Path) -> None:
-        folders = text_files(Path(source))[0] if is_checkpoint(Path(source)) else [Path(source)]
+        path = bring(source)
+        folders = text_files(path)[0] if is_checkpoint(path) else [path]
         config = next((config for folder in folders if (config := json_object(folder / CONFIG))), {})
         self._tokens = special_tokens(config)
         text = next((text for folder in folders for text in templates(folder).values()), None)

@@ -45,7 +45,7 @@ from scalewright.spec.run import OptimizerSpec, RunSpec
 from scalewright.spec.tensors import TensorSpec
 from scalewright.train.batches import DataPosition
 from scalewright.train.clipping import squared_norms
-from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, STOP, TOKENS, WIDTH
+from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, STOP, TOKENS, WIDTH, WRITTEN
 from scalewright.train.deepspeed.check import check_precision
 from scalewright.train.deepspeed.initialize import engine_config, initialize, load_deepspeed, off_stdout
 from scalewright.train.deepspeed.runners import Feed, Piped, Whole, WithLoss, build_stages, watch_updates
@@ -155,11 +155,11 @@ class DeepSpeedState(RunState):
     def check_first(self) -> None:
         """Nothing to find."""
 
-    def save(self, place: DataPosition, run_id: str, more: dict[str, object], *, finite: bool = True) -> None:
+    def save(self, place: DataPosition, run_id: str, more: dict[str, object], **keys: Any) -> str:
         """Writes a checkpoint, as RunState does."""
         self.held.collect()
         try:
-            super().save(place, run_id, more, finite=finite)
+            return super().save(place, run_id, more, **keys)
         finally:
             self.held.release()
 
@@ -216,7 +216,7 @@ class DeepSpeedStep:
             watch_updates(self.engine, self._look)
         self._stage = stage
 
-    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0) -> Tensor:
+    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0, written: float = 0.0) -> Tensor:
         """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it."""
         mesh = self.mesh
         report = torch.zeros(WIDTH + mesh.world, device=mesh.device)
@@ -228,7 +228,7 @@ class DeepSpeedStep:
             with mesh.timers.phase("optimizer"):
                 self.runner.update()
         self.parallel.buffers.share()
-        report[STOP] = stop
+        report[STOP], report[WRITTEN] = stop, written
         report[MEMORY + mesh.rank] = memory_gib(mesh.device)
         local = self.guard.note_local(report)
         all_sum(report, mesh, mesh.together)

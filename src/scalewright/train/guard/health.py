@@ -3,6 +3,7 @@
     report finite                    nothing
     spike                            `spike` event: by how much, and what was done about it; perhaps Rewind
     not finite                       `nonfinite` event (action skipped): whose loss or gradients, which rank
+    an update that was left out      the step is run again: bad numbers that don't come again are no fault of the data
     not finite `stop_after` times    `nonfinite` event (action stopped), first bad tensor or module, exit 1
 
 Reports arrive in the same order on every rank and hold the same decisions, so that all ranks ask one another about a
@@ -44,6 +45,7 @@ from scalewright.train.guard.suspect import find_suspect
 from scalewright.train.metrics.record import Record
 
 ACTIONS = {"log": "logged", "skip": "skipped", "zclip": "clipped", "rewind": "skipped"}
+ALIKE = 1e-3  # relative, of numbers that came again: sums of another order differ by 1e-6, a spike by 3e-2
 PARTS = ((LOSS, "loss"), (AUX, "aux_loss"), (NORM, "grad_norm"))
 
 
@@ -65,6 +67,7 @@ class Health:
     save: Callable[[int], None]  # called before a run that has diverged is looked into
     rewinder: Rewinder | None = None  # null: spikes are got over without
     replays: bool = True  # whether a bad step is run again, to find where it began
+    again: Callable[[Sequence[Micro], Tensor], tuple[float, float]] | None = None  # loss and norm of a step, once more
     bad: str = ""  # what was wrong with the newest step, in words; empty: nothing
     _recent: deque[tuple[int, Sequence[Micro], Tensor]] = field(default_factory=lambda: deque(maxlen=2))
 
@@ -88,13 +91,33 @@ class Health:
         self.bad = " and ".join(f"{name} {value}" for name, value in values.items())
         if self.patience and streak >= self.patience:
             self._stop(step, report, streak, values, rank)
-        elif self.record is not None:
-            message = f"step {step}: {self.bad} (first on rank {rank}); its update was left out"
-            place = {"where": where, "rank": rank}
+        said, keys = self._run_again(step, report, f"rank {rank}'s")
+        if self.record is not None:
+            message = f"step {step}: {self.bad} (first on rank {rank}); its update was left out{said}"
+            place = {"where": where, "rank": rank, **keys}
             self.record.event("nonfinite", message, step=step, action="skipped", **place, values=values)
+
+    def _run_again(self, step: int, report: list[float], whose: str) -> tuple[str, dict[str, object]]:
+        """Whether the bad numbers of a step without update come again: words for a message, keys for its event. On a
+        GPU, whose reports are a step late, the weights may be those of one step later."""
+        micros, counted = next(((m, c) for s, m, c in self._recent if s == step), ((), None))
+        if self.again is None or counted is None:
+            return "", {}
+        self.seed(step)
+        values = self.again(micros, counted)
+        first = report[LOSS], report[NORM]
+        alike = all(
+            abs(now - then) <= ALIKE * abs(then) if math.isfinite(then) else not math.isfinite(now)
+            for now, then in zip(values, first, strict=True)
+        )
+        if alike:
+            return "; run again, it gave the same", {"again": True}
+        lost = f"; run again, it did not (loss {values[0]:.6g}): {whose} device or memory is to be suspected"
+        return lost, {"again": False}
 
     def _spike(self, step: int, report: list[float]) -> None:
         target = self.rewinder.find(step) if self.rewinder is not None else ""
+        said, keys = self._run_again(step, report, "a") if ACTIONS[self.spike] == "skipped" else ("", {})
         if self.record is not None:
             index, of = ((LOSS, "loss"), (NORM, "grad_norm"))[int(report[SPIKE]) - 1]
             action = ACTIONS[self.spike]
@@ -107,9 +130,10 @@ class Health:
                 fields = {"to": target.step, "left_out": [first, end]}
             elif action == "skipped":
                 message += "; its update was left out" + (target and f", since {target}")
+            message += said
             if action == "clipped":
                 message, fields = "", {"factor": report[FACTOR]}
-            fields = {"of": of, "value": value, "usual": usual, "z": z, **fields}
+            fields = {"of": of, "value": value, "usual": usual, "z": z, **keys, **fields}
             self.record.event("spike", message, step=step, action=action, **fields)
         if isinstance(target, Target):
             raise Rewind(target)
@@ -180,9 +204,11 @@ class Rewinder:
     mesh: Mesh
     batch: int
     place: DataPosition  # where the run went on from last: its start, a resume, or a rewind
+    settle: Callable[[], object]  # a save that is under way may be the newest
 
     def find(self, step: int) -> Target | str:
         """The place to go back to from a step that spiked; else why there is none, in words."""
+        self.settle()
         folder, _ = newest_verified(self.root, self.mesh)
         if folder is None:
             return "there is no checkpoint to go back to"

@@ -146,6 +146,12 @@ class Patience:
     stalled_s: float = 10.0
     stalled_usual: float = 5.0
     grace_s: float = 15.0  # beyond the timeout, for the main thread to end by the groups' own
+    silent: bool = True  # whether a rank whose process doesn't answer at all has until the timeout, too
+
+
+# Of ranks that are started again by themselves: a process that is stopped, or holds Python's lock, costs seconds. Its
+# thread answers while it computes, compiles or reads.
+EAGER = Patience(tick_s=0.25, step_s=2.0, answer_s=1.25, silent=False)
 
 
 UNEVEN = frozenset({"all_to_all", "gather", "scatter"})  # their sizes may differ from rank to rank

@@ -141,14 +141,29 @@ class Record:
         """The run goes on from an earlier place: later rows go. Trackers get the new ones beside the old."""
         self.place = place
         self.metrics.go_back(place.step)
+        self.lost(place.step)
+
+    def lost(self, step: int, *, opened: bool = False) -> None:
+        """Notes the steps that are done again from `step` on; of an attempt before this one, which has been `opened`,
+        also its last sign."""
+        if (dropped := self.metrics.dropped) is not None:
+            keys: dict[str, Any] = {"until": dropped.until} if opened else {}
+            self.event("lost", step=step, steps=dropped.steps, seconds=round(dropped.seconds, 6), **keys)
 
     def copies(self) -> dict[str, bytes]:
-        """Has all lines on the disk; their copies for a checkpoint, by file name."""
-        return {COPY.format(file.path.name): file.save() for file in (self.metrics.writer, self.events)}
+        """Copies of all lines for a checkpoint, by file name."""
+        return {COPY.format(file.path.name): file.copy() for file in (self.metrics.writer, self.events)}
 
-    def saved(self, step: int, seconds: float) -> None:
-        """Notes a finished checkpoint."""
-        self.event("save", step=step, seconds=round(seconds, 3), path=f"checkpoints/step-{step:08d}")
+    def sync(self) -> None:
+        """Has all lines on the disk; from any thread."""
+        for file in (self.metrics.writer, self.events):
+            file.sync()
+
+    def saved(self, step: int, seconds: float, written_s: float | None = None) -> None:
+        """Notes a finished checkpoint: the seconds that training stood still for it, and, where it went on meanwhile,
+        those until it was written."""
+        more: dict[str, Any] = {} if written_s is None else {"written_s": round(written_s, 3)}
+        self.event("save", step=step, seconds=round(seconds, 3), **more, path=f"checkpoints/step-{step:08d}")
         self.console.saved(step)
 
     def close(self, status: Status, step: int, seconds: float, cause: str = "") -> None:

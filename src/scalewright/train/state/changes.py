@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.checkpoint.format import checkpoints_at, committed, read_state
+from scalewright.checkpoint.store.bring import bring, newest_heads
 from scalewright.data.dataset import Dataset, TokenDataset, file_identity
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
@@ -29,7 +30,9 @@ from scalewright.spec.run import DataSpec, RunSpec
 
 PROMISES = ("data", "tokenizer", "seed", "model")
 # Keys that name a run or locate its state; they are no part of it.
-_UNCOMPARED = frozenset({"version", "name", "out_dir", "resume", "init", "environment", "allow_changes", "launch"})
+_UNCOMPARED = frozenset(
+    {"version", "name", "out_dir", "resume", "init", "environment", "allow_changes", "launch", "elastic"}
+)
 _SHOWN = 6  # changes on the console; events.jsonl has all
 
 
@@ -196,8 +199,10 @@ def _earlier(run: RunSpec) -> dict[str, Any]:
     if run.resume == "never":
         return {}
     folders = committed(run.folder / "checkpoints")
+    if not folders and run.checkpoint.store:
+        folders = newest_heads(run.checkpoint.store)
     if not folders and run.resume != "auto":
-        folders = checkpoints_at(Path(run.resume))
+        folders = checkpoints_at(bring(run.resume, states=True, later=True))
     for folder in folders:
         with suppress(UserError):  # a damaged save, which `find_origin` will pass, too
             settings = read_state(folder).get("run")

@@ -1,6 +1,7 @@
 """Where a run goes on from: the newest checkpoint of its folder that is whole, one that is named, or nothing.
 
 auto     newest, if its checksums hold, else the one before it, ...; all damaged: an error
+         with checkpoint.store: the store's, where that is newer; on an empty disk it is all there is
 PATH     that one, unless it is another run's and this run has come further by now
 never    an earlier run in the folder is renamed out of the way
 """
@@ -12,16 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalewright.checkpoint.format import read_manifest
+from scalewright.checkpoint.format import COMMIT, read_manifest
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
+from scalewright.checkpoint.store.bring import bring, comes_later
+from scalewright.checkpoint.store.restore import restore
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.data.mixture import Positions
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.common.jsonl import read_jsonl
-from scalewright.spec.errors import UserError
+from scalewright.spec.common.urls import is_url, parse_url
+from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import in_vocabulary
 from scalewright.train.resolve import Resolved
+from scalewright.train.state.attempts import went_back
 from scalewright.train.state.changes import Changes, check_promises, data_settings, find_changes, run_settings
 from scalewright.train.state.run_state import optimizer_name
 
@@ -65,14 +70,17 @@ def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, lis
         return None, []
     root = run.folder / "checkpoints"
     if run.resume != "auto":
-        given = find_checkpoint(run.resume)
-        if (newest := _further(given, root, mesh)) is not None:
+        given, is_own = _given(run, root)
+        newest, notes = (None, []) if is_own else _further(given, run, root, mesh)
+        if newest is not None:
             note = f"this run has come further than {given}: it goes on from {newest.name}"
-            return CheckpointReader(newest, verify_files=False), [note]
-        if problem := damage(given, mesh):
+            return CheckpointReader(newest, verify_files=False), [*notes, note]
+        later = comes_later(given)
+        if problem := None if later else damage(given, mesh):
             raise UserError(f"the checkpoint is damaged: {problem}", str(given), "resume an older one, or auto")
-        return CheckpointReader(given, verify_files=False), []
+        return CheckpointReader(given, verify_files=later), []
     folder, rejected = newest_verified(root, mesh)
+    folder, notes = _from_store(run, root, folder, mesh)
     if folder is None and rejected:
         count = "its only checkpoint is" if len(rejected) == 1 else f"all {len(rejected)} checkpoints are"
         how = "restore one, or begin anew with resume=never (what is there is kept aside)"
@@ -80,17 +88,42 @@ def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, lis
     if folder is None:
         saves = [event for event in read_jsonl(run.folder / "events.jsonl") if event.get("kind") == "save"]
         gone = "the run begins anew: its checkpoints are gone, the last of step"
-        return None, [f"{gone} {event.get('step')}" for event in saves[-1:]]
-    return CheckpointReader(folder, verify_files=False), [f"skipped a checkpoint: {r}" for r in rejected]
+        return None, notes + [f"{gone} {event.get('step')}" for event in saves[-1:]]
+    return CheckpointReader(folder, verify_files=False), [f"skipped a checkpoint: {r}" for r in rejected] + notes
 
 
-def _further(given: Path, root: Path, mesh: Mesh) -> Path | None:
-    """The run's own newest checkpoint when it lies beyond a `given` one from elsewhere. A job that is requeued with
-    `resume: PATH` then goes on instead of beginning at PATH each time. One of the run's own checkpoints is taken as it
-    is: the user goes back on purpose."""
-    newest = None if given.resolve().parent == root.resolve() else newest_verified(root, mesh)[0]
+def _given(run: RunSpec, root: Path) -> tuple[Path, bool]:
+    """The checkpoint that `resume` names, and whether it is the run's own, on the disk or in its place in the store."""
+    is_own, given = False, run.resume
+    if run.checkpoint.store and is_url(run.resume):
+        url = parse_url(run.resume)
+        is_own = str(url.parent.parent) == run.checkpoint.store
+        given = str(root / url.name) if is_own and (root / url.name / COMMIT).exists() else given
+    folder = find_checkpoint(bring(given, states=True, later=True))
+    return folder, is_own or folder.resolve().parent == root.resolve()
+
+
+def _from_store(run: RunSpec, root: Path, folder: Path | None, mesh: Mesh) -> tuple[Path | None, list[str]]:
+    """The store's newest sound checkpoint where it is newer than the disk's, and notes. A store that can't be read is
+    an error only where the run would begin anew for it."""
+    if run.checkpoint.store is None or went_back(run.folder):
+        return folder, []
+    try:
+        newer, notes = restore(run.checkpoint.store, root, mesh, read_manifest(folder).step if folder else -1)
+    except (UserError, RunError) as error:
+        if folder is None:
+            raise
+        return folder, [f"{error}; it goes on from the disk's {folder.name}"]
+    return newer or folder, notes
+
+
+def _further(given: Path, run: RunSpec, root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:
+    """The run's own newest checkpoint when it lies beyond a `given` one from elsewhere, and notes. A job that is
+    requeued with `resume: PATH` then goes on instead of beginning at PATH each time. One of the run's own is taken as
+    it is: the user goes back on purpose."""
+    newest, notes = _from_store(run, root, newest_verified(root, mesh)[0], mesh)
     further = newest is not None and read_manifest(newest).step > read_manifest(given).step
-    return newest if further else None
+    return (newest if further else None), notes
 
 
 def check_optimizer(run: RunSpec, reader: CheckpointReader) -> None:

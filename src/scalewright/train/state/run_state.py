@@ -21,9 +21,12 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from scalewright.checkpoint.asynchronous import AsyncSaver
 from scalewright.checkpoint.format import ISLAND, OPTIMIZER, OUTER
 from scalewright.checkpoint.read import CheckpointReader
-from scalewright.checkpoint.write import IslandTensors, save
+from scalewright.checkpoint.save import Lines, draft, save
+from scalewright.checkpoint.verify import Retention
+from scalewright.checkpoint.write import IslandTensors
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
@@ -57,7 +60,7 @@ class RunState:
         """Before the first update: what the optimizer's groups begin with is noted."""
         parallel = network.parallel
         self.run, self.mesh, self.optimizer, self.islands = run, mesh, optimizer, islands
-        self.copies: Callable[[], Mapping[str, bytes]] | None = None  # rank 0's: further files of a save
+        self.lines: Lines | None = None  # rank 0's: further files of a save
         self.weights, self.buffers, self.compression = parallel.weights, parallel.buffers, parallel.compression
         self.groups = GroupState(optimizer) if isinstance(run.optimizer, PythonRef) else None
 
@@ -75,9 +78,18 @@ class RunState:
         """The optimizer's tensors and numbers, by weight."""
         return read_states(self.optimizer, self.weights)
 
-    def save(self, place: DataPosition, run_id: str, more: dict[str, object], *, finite: bool = True) -> None:
-        """Writes a checkpoint; `more` are further keys of state.json, `finite` whether its step was. Raises RunError on
-        every rank when one can't write, UserError for states that can't be saved."""
+    def save(
+        self,
+        place: DataPosition,
+        run_id: str,
+        more: dict[str, object],
+        *,
+        finite: bool = True,
+        saver: AsyncSaver | None = None,
+    ) -> str:
+        """Writes a checkpoint, or lets `saver` begin one; why that couldn't, if so, and "". `more` are further keys of
+        state.json, `finite` whether its step was. Raises RunError on every rank when one can't write, UserError for
+        states that can't be saved."""
         (tensors, numbers), run, mesh, islands = self.read_states(), self.run, self.mesh, self.islands
         by_island: list[Numbers] = []
         if islands is None:
@@ -103,7 +115,7 @@ class RunState:
             owners = zip(by_island, mesh.grid.groups("island"), strict=True)
             state["islands"] = [{"optimizer": kept, "guard": guards[ranks[0]]} for kept, ranks in owners]
             of_islands = IslandTensors(islands.index, islands.outer(), islands.shared(), islands.own())
-        save(
+        drafted = draft(
             run.folder / "checkpoints",
             self.weights,
             tensors,
@@ -116,10 +128,14 @@ class RunState:
             buffers=self.buffers.named(),
             of_rank=of_rank,
             islands=of_islands,
-            copies=self.copies,
-            keep=run.checkpoint.keep,
+            lines=self.lines,
+            kept=Retention(run.checkpoint.keep, run.checkpoint.keep_every, run.checkpoint.keep_best),
             finite=finite,
         )
+        why = saver.begin(drafted) if saver is not None else ""
+        if saver is None or why:
+            save(drafted, mesh)
+        return why
 
     def restore(self, reader: CheckpointReader) -> tuple[DataPosition, list[str]]:
         """Brings everything back, whatever layout wrote it; where the run stands, and notes for the user. With other
