@@ -5,8 +5,8 @@
     added        0 .. 0 -inf -inf   of each row's first 130, 70, 190 keys
 
 A hidden key has the weight exp(-inf) = 0, and adding 0 changes no bit: a row's result is the same whatever others are
-beside it, and however long they are, where the sums of a longer row begin as those of a shorter one (tried by `agrees`,
-invariant.py). Rows lie at equal distances where they can (blocks.py); places between them are computed and dropped.
+beside it, and however long they are, where the sums of a longer row begin as those of a shorter one (`hidden_agree`
+tries it). Rows lie at equal distances where they can (blocks.py); places between them are computed and dropped.
 Rows whose blocks lie apart are gathered first. Keys that all of a row's windows hide are left out, in whole blocks.
 """
 
@@ -28,6 +28,7 @@ from scalewright.model.decoder import Decoder
 from scalewright.model.visible import alibi_bias, local_slopes
 from scalewright.spec.serving import BLOCK, blocks_for
 
+ENDS, LONGEST = (50, 64, 130, 191), 640  # keys of the rows that `hidden_agree` tries
 SPARSE = 2  # places of a batch to each of its rows, at most
 
 
@@ -175,3 +176,29 @@ def _index(rows: Sequence[int], device: torch.device) -> slice | Tensor:
     if all(b - a == 1 for a, b in pairwise(rows)):
         return slice(rows[0], rows[-1] + 1)
     return torch.tensor(rows, device=device)
+
+
+@torch.inference_mode()
+def hidden_agree(model: Decoder) -> bool:
+    """Whether a row's attention has the same bits alone and among others, whatever number of hidden keys is behind it.
+
+    Tried with random numbers in the model's shapes, on this machine.
+    """
+    spec, mla, dtype = model.spec, model.spec.mla, next(model.parameters()).dtype
+    width = spec.dim_per_head if mla is None else mla.kv_lora_rank + mla.qk_rope_head_dim
+    groups = spec.kv_heads if mla is None else 1
+    generator = torch.Generator().manual_seed(0)
+    sizes = (groups, spec.num_attention_heads // groups, width), (groups, LONGEST, width)
+    q, k, v = (torch.randn(len(ENDS), *size, generator=generator).to(dtype) for size in (*sizes, sizes[1]))
+
+    def attended(row: slice, length: int) -> Tensor:
+        hidden = torch.arange(length) >= torch.tensor(ENDS[row])[:, None]
+        added = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None, None]
+        return F.scaled_dot_product_attention(q[row], k[row, :, :length], v[row, :, :length], attn_mask=added)
+
+    whole = attended(slice(None), LONGEST)
+    return all(
+        torch.equal(attended(slice(row, row + 1), length), whole[row : row + 1])
+        for row, end in enumerate(ENDS)
+        for length in (blocks_for(end) * BLOCK, 4 * BLOCK)
+    )

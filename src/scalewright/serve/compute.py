@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scalewright.model.decoder import Decoder
+from scalewright.serve.batches import hidden_agree
 from scalewright.serve.invariant import (
     MOST,
     agree,
@@ -41,7 +42,7 @@ class Compute:
         self._outer = min(self._threads, 2) if loops else 1  # threads of all but products
         self._undo = turn_weights(model, self._threads)
         with threads(1):
-            self.invariant = agrees(model)
+            self.invariant = agrees(model) and hidden_agree(model)
         self._head_threads = 1  # a product has its own
         if model.head is None or model.head.weight is None:
             with threads(self._threads):
