@@ -29,7 +29,7 @@ BUDGET = {
     "goodput": 710,  # every second of all attempts in ten parts, as stretches of time
     "inference": 2_200,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
     "launch": 3_930,  # ranks that died; a Ctrl-C in the first lines; all that is missing at once; whose port
-    "learn": 1_400,  # explain/: a run's quantities by name, pictures; attention, numerics, speed-up, GPUs, serving by hand
+    "learn": 1_420,  # explain/: a run's quantities by name, pictures; formulas of attention, numerics, GPUs, serving
     "machine": 1_650,  # words behind findings; rates that agree, and none on a loaded machine
     "model": 2_220,  # a start without torch's compiler
     "parallel": 3_445,  # FSDP is imported where it is used
