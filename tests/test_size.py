@@ -17,8 +17,8 @@ LINES, FILES = 120_000, 840  # of all kinds, in Python files; saves beside train
 BUDGET = {
     "accept": 470,
     "bench": 700,
-    "chaos": 505,  # twelve kinds of faults, a run started again, its comparison
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
+    "chaos": 505,  # twelve kinds of faults, a run started again, its comparison
     "checkpoint": 4_090,  # lint/: exports; boxes in few words, checksums of pieces; saves beside training and in memory
     "cli": 4_170,  # serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
     "data": 3_255,  # which fraction validates; names of mended files; tokens in a store
@@ -30,7 +30,7 @@ BUDGET = {
     "goodput": 710,  # every second of all attempts in ten parts, as stretches of time
     "inference": 2_200,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
     "launch": 3_990,  # ranks that died, nodes that go; a Ctrl-C in the first lines; all that is missing; whose port
-    "learn": 1_420,  # explain/: a run's quantities by name, pictures; attention, numerics, speed-up, GPUs, serving by hand
+    "learn": 1_420,  # explain/: a run's quantities by name, pictures; attention, numerics, speed-up, GPUs
     "machine": 1_650,  # words behind findings; rates that agree, and none on a loaded machine
     "model": 2_220,  # a start without torch's compiler
     "parallel": 3_475,  # a name for each meeting; FSDP is imported where it is used

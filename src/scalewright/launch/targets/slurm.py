@@ -91,8 +91,10 @@ def _start(job: LaunchJob) -> list[str]:
         return ["code=0", f"{command([*srun, *inside, *rank_command(job)])} || code=$?"]
     if _elastic(job):
         srun.append("--no-kill")  # of the step, too, when a node is lost
-    meeting = map(Expression, ("$SLURM_PROCID", "$MASTER_ADDR", "$MASTER_PORT"))
-    words = node_command(job, *meeting, nodes=Expression("$SLURM_JOB_NUM_NODES"))
+    number, address, port, nodes = map(
+        Expression, ("$SLURM_PROCID", "$MASTER_ADDR", "$MASTER_PORT", "$SLURM_JOB_NUM_NODES")
+    )
+    words = node_command(job, number, address, port, nodes)
     return [
         "# On every node; SLURM_PROCID is its number there.",
         f"node={quote(command(['exec', *words]))}",
