@@ -43,8 +43,7 @@ def test_a_page(call_cli, tmp_path):
     page = tmp_path / "page.html"
     assert call_cli("explain", "ZeRO", "--out", page).code == 0
     text = page.read_text(encoding="utf-8")
-    assert "zero redundancy" not in text[:100]
-    for words in ("ZeRO-3", "Rajbhandari", "Scalewright", "<svg" if "<svg" in text else "track"):
+    for words in ("ZeRO-3", "Rajbhandari", "Scalewright", 'class="track"'):
         assert words in text
     page.write_text("mine", encoding="utf-8")
     assert "no report" in call_cli("explain", "ZeRO", "--out", page).error

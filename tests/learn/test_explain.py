@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 
+import scalewright
 from scalewright.cli import build_app
 from scalewright.cli.numbers import plain_numbers
 from scalewright.learn.explain import pictures
@@ -20,11 +20,13 @@ from scalewright.learn.explain.answer import explain, listing
 from scalewright.learn.explain.compute import compute, draw, function_of
 from scalewright.learn.explain.entries import Entry, find, fold, names, places, read_all
 from scalewright.learn.explain.subject import Missing, Subject, example, find_subject
+from scalewright.machine.doctor import TERMS as CHECKS
 from scalewright.report.present.diagnosis import WORDS as CAUSES
 from scalewright.report.present.explain import quantity
 from scalewright.report.present.prediction import TERMS
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
+from scalewright.spec.layout import Layout
 from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
 
@@ -36,7 +38,8 @@ OTHER = {  # in nothing like the example
                "precision": "bf16", "recompute": "full"},
 }  # fmt: skip
 SMALL = {  # a first run: next to nothing to divide
-    "model": {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2},
+    "model": {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
+              "num_attention_heads": 2},
     "data": {"train": "DATA", "seq_len": 64}, "cluster": "t4",
 }  # fmt: skip
 ENTRIES = read_all()
@@ -112,7 +115,7 @@ def test_an_entry_s_picture_is_drawn(entry: Entry, runs: tuple[Subject, ...]) ->
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    return typer.main.get_command(build_app())
+    return build_app()
 
 
 @pytest.mark.parametrize("line", sorted({entry.command for entry in ENTRIES}))
@@ -227,8 +230,18 @@ def test_the_ring_s_picture_sums_and_hands_round() -> None:
 def test_words_behind_answers_have_entries() -> None:
     for cause in CAUSES:
         assert find(cause)
-    for term in TERMS.values():
+    for term in (*TERMS.values(), *CHECKS.values()):
         assert find(term).term == term
+
+
+def test_every_key_of_a_layout_is_explained() -> None:
+    assert not [key for key in Layout.model_fields if fold(key) not in names()]
+
+
+def test_python_s_answer_prints_as_the_command_does() -> None:
+    answer = scalewright.explain("ZeRO")
+    assert str(answer).startswith("ZeRO: data parallelism")
+    assert "ZeRO-3" in answer._repr_html_()
 
 
 def test_the_glossary_is_made_from_the_entries() -> None:
@@ -247,6 +260,12 @@ def glossary() -> str:
 One term for one thing, in commands, pages and docs. `scalewright explain TERM` has three sentences on each, its
 formula, the number for your own run and what to read; it knows other names, too. This page is made from the same
 entries (`tests/learn/test_explain.py`); a test looks for the words in the last column (`tests/test_words.py`).
+
+<!-- run -->
+```sh
+scalewright explain pipeline bubble
+scalewright explain --list
+```
 
 | term | meaning | not |
 | --- | --- | --- |

@@ -54,7 +54,7 @@ def io_saving(seq_len: int, head_dim: int, chip_bytes: float) -> float:
 
 def rope_wavelength(pair: int, head_dim: int, theta: float = 10_000.0) -> float:
     """Tokens after which pair `pair` of a head, from 0 on, has turned once."""
-    return 2 * pi * float(theta) ** (2 * pair / head_dim)
+    return float(2 * pi * theta ** (2 * pair / head_dim))
 
 
 def rope_pairs_within(context: int, head_dim: int, theta: float = 10_000.0) -> int:
@@ -65,7 +65,7 @@ def rope_pairs_within(context: int, head_dim: int, theta: float = 10_000.0) -> i
 
 def ntk_theta(theta: float, factor: float, head_dim: int) -> float:
     """The theta at which the slowest pair turns `factor` times more slowly, and the fastest as before (NTK-aware)."""
-    return float(theta) ** 1.0 * factor ** (head_dim / (head_dim - 2))
+    return float(theta * factor ** (head_dim / (head_dim - 2)))
 
 
 def alibi_slope(head: int, heads: int) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from scalewright.learn import attention, communication, gpu, memory, numerics, roofline, speedup, training
+from scalewright.learn.explain.subject import Missing
 from scalewright.spec.common.formatting import count, decimal, gib, metric, share, short_time
 from scalewright.spec.grid import make_grid
 from scalewright.spec.hardware.cluster import ClusterSpec
@@ -23,7 +24,7 @@ from scalewright.spec.schedule import bubble_fraction, draw, schedule
 from scalewright.spec.schedules.build import find_problem
 
 Drawn = dict[str, Any]
-FEW = 8  # ranks and micro-batches of a drawing
+FEW, SCREEN = 8, 112  # ranks of a drawing, and columns of its rows
 
 
 def _bars(title: str, rows: Iterable[tuple[str, float]], text: Callable[[float], str], beside: bool = True) -> Drawn:
@@ -95,14 +96,24 @@ def zero_shares(dp: int) -> Drawn:
 
 
 def timeline(schedule_name: str, ranks: int, virtual_stages: int, micro_batches: int) -> Drawn:
-    """A pipeline's schedule, small enough for a screen, with its bubble; one of two parts a unit each."""
-    p, m, v = min(ranks, FEW), max(1, min(micro_batches, FEW)), virtual_stages
-    if problem := find_problem(schedule_name, p, v, m):
-        m = problem.micro_batches or m
-    plan = schedule(schedule_name, p, v, m)
-    bubble = share(bubble_fraction(schedule_name, p, v, m))
-    title = f"{schedule_name}, {p} stages, {m} micro-batches: {bubble} bubble (F forward, B backward, . idle)"
-    return {"kind": "drawing", "title": title, "text": draw(plan)}
+    """A pipeline's schedule, at the largest size up to the run's that a screen has room for, with its bubble."""
+    sizes = [
+        (p, m)
+        for p in range(min(ranks, FEW), 1, -1)
+        for m in range(min(micro_batches, 2 * p), min(micro_batches, p) - 1, -1)
+    ]
+    drawn = {}
+    for p, m in sizes or [(ranks, 1)]:
+        if find_problem(schedule_name, p, virtual_stages, m) is None:
+            drawn[p, m] = draw(schedule(schedule_name, p, virtual_stages, m))
+            if len(drawn[p, m].partition("\n")[0]) <= SCREEN:
+                break
+    if not drawn:
+        raise Missing("micro batches")  # as many as this schedule needs
+    (p, m), text = list(drawn.items())[-1]
+    bubble = share(bubble_fraction(schedule_name, p, virtual_stages, m))
+    title = f"{schedule_name}, {p} ranks, {m} micro-batches: {bubble} bubble (F forward, B backward, . idle)"
+    return {"kind": "drawing", "title": title, "text": text}
 
 
 def bubble_by_micro_batches(schedule_name: str, ranks: int, virtual_stages: int) -> Drawn:

@@ -259,6 +259,11 @@ class Subject:
         return kv_bytes(self.model, self.seq_len)
 
     @property
+    def prompt_bytes(self) -> int:
+        """Of a text of the run's sequence length, at 4 bytes a token."""
+        return 4 * self.seq_len
+
+    @property
     def prefill_flops(self) -> float:
         """Of a prompt of the run's sequence length."""
         from scalewright.spec.flops import forward_flops
@@ -604,6 +609,15 @@ def band_width(asked: Question) -> float:
 
     low, high = price(asked).band_s
     return high / low
+
+
+def legal_layouts(asked: Question) -> int:
+    """Layouts of the run's devices and batch that `plan` chooses among."""
+    from scalewright.plan.search.objective import Goal
+    from scalewright.plan.search.search import prepare
+
+    maker, *_ = prepare(asked, Goal(asked.layout.devices, asked.layout.global_batch))
+    return int(maker.space.size)
 
 
 def memory_share(asked: Question) -> float:

@@ -81,7 +81,7 @@ def cause_notes(verdicts: Sequence[JSON]) -> list[Note]:
 
 WORDS = {  # causes that are words of the field
     "straggler", "bubble", "stages", "link", "communication", "data", "sync", "host", "host function", "launch",
-    "short kernels", "compilation", "copies", "idle",
+    "short kernels", "compilation", "idle",
 }  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
         return
     if picture["kind"] == "bars":
         beside = picture["beside"]
-        rows = [Bar(*row, part=0 if beside else at) for at, row in enumerate(picture["rows"])]
+        rows = [Bar(name, value, text, 0 if beside else at) for at, (name, value, text) in enumerate(picture["rows"])]
         yield Bars(picture["title"], rows, beside=beside)
     elif picture["kind"] == "table":
         yield Table(picture["heads"], picture["rows"], picture["title"])
