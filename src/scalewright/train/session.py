@@ -109,8 +109,8 @@ class Session:
         """The newest steps in this node's memory; None: they aren't kept."""
         if not self.run.checkpoint.memory_every:
             return None
-        apart, limit_s = self.engine.transparent, self.run.train.timeouts.start_s
-        return MemoryTier(self.mesh, self.run.folder, apart=apart, limit_s=limit_s)
+        limit_s = self.run.train.timeouts.start_s
+        return MemoryTier(self.mesh, self.run.folder, apart=self.engine.transparent, limit_s=limit_s)
 
     @cached_property
     def saver(self) -> AsyncSaver | None:

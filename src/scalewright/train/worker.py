@@ -67,7 +67,10 @@ def work(context: RankContext, start: Start, stop: StopRequest | None = None) ->
         if not context.alone:
             timeout = timedelta(seconds=run.train.timeouts.start_s)
             place = context.rank, context.world, context.rendezvous
-            join_world(*place, device, attempt=context.attempt, shared_store=context.shared_store, timeout=timeout)
+            attempt = None if context.starter == "torchrun" else context.attempt
+            shared = context.shared_store
+            name = join_world(*place, device, attempt=attempt, shared_store=shared, timeout=timeout)
+            context = replace(context, meeting=name)
     keep_history(run.profile.memory, device)
     together = False
     try:
