@@ -35,9 +35,9 @@ def ask(load: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def test_what_a_step_does() -> None:
     turns = [Turn(Item(3, 210, 1), 200, 211), Turn(Item(5, 64, 128), 300, 300), Turn(Item(6, 0, 64), 64, 64)]
     pairs = 64 * (64 + 64) + 64 * 192 + 64 * 64
-    assert work(turns, 1000) == Work(1, 1, 193, 1, 211, 2, 64 * 0 + 128 * 192 + 64 * 64, 2)
+    assert work(turns, 1000) == Work(1, 1, 193, 16, 1, 211, 2, 64 * 0 + 128 * 192 + 64 * 64, 2)
     cut = [*turns[:1], Turn(Item(5, 64, 64), 300, 300), Turn(Item(5, 128, 64), 300, 300), turns[2]]
-    assert work(cut, 190) == Work(1, 2, 193, 1, 211, 3, pairs, 2)
+    assert work(cut, 190) == Work(1, 2, 193, 32, 1, 211, 3, pairs, 2)
 
 
 def test_a_request_alone() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from scalewright.serve.batches import hidden_agree
 from scalewright.serve.invariant import MOST, agree, threads, turn_weights
 from serve.schedules import model_of
 
@@ -44,6 +47,19 @@ def test_values_stay_and_strides_come_back(name: str) -> None:
         assert torch.equal(value, before[key])
         assert value.is_contiguous()
     assert not any("forward" in vars(module) or getattr(module, "joined", None) for module in model.modules())
+
+
+@pytest.mark.parametrize("name", ["llama", "latent", "tied"])
+def test_hidden_keys_change_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where they do, as in a kernel that sums from the end, it is noticed."""
+    model, real = model_of(name), F.scaled_dot_product_attention
+    assert hidden_agree(model)
+
+    def by_length(q: Tensor, k: Tensor, v: Tensor, **keys: Any) -> Tensor:
+        return real(q, k, v, **keys) * (1 + 1e-7 * (k.shape[2] > 300))
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", by_length)
+    assert not hidden_agree(model)
 
 
 def test_threads_are_given_back() -> None:

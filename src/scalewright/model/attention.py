@@ -29,6 +29,8 @@ from scalewright.model.rope import Tables, rotate
 from scalewright.model.rows import attend_rows
 from scalewright.spec.model import ModelSpec
 
+FEW = 64  # tokens
+
 
 class Attention(nn.Module):
     """Multi-head attention of one layer: x [B, T, D] -> [B, T, D]."""
@@ -66,7 +68,7 @@ class Attention(nn.Module):
 
     def _rotated(self, q: Tensor, k: Tensor, rope: Tables) -> Sequence[Tensor]:
         """q and k turned; where tokens are few, calls count, and one turns both."""
-        if self.joined is None:
+        if self.joined is None or q.shape[1] > FEW:
             return rotate(q, *rope, self.interleaved), rotate(k, *rope, self.interleaved)
         both = rotate(torch.cat([q, k], dim=2), *rope, self.interleaved)
         return torch.split(both, [q.shape[2], k.shape[2]], dim=2)

@@ -5,8 +5,8 @@
     added        0 .. 0 -inf -inf   of each row's first 130, 70, 190 keys
 
 A hidden key has the weight exp(-inf) = 0, and adding 0 changes no bit: a row's result is the same whatever others are
-beside it, and however long they are, where the sums of a longer row begin as those of a shorter one (tried by `agrees`,
-invariant.py). Rows lie at equal distances where they can (blocks.py); places between them are computed and dropped.
+beside it, and however long they are, where the sums of a longer row begin as those of a shorter one (`hidden_agree`
+tries it). Rows lie at equal distances where they can (blocks.py); places between them are computed and dropped.
 Rows whose blocks lie apart are gathered first. Keys that all of a row's windows hide are left out, in whole blocks.
 """
 
@@ -28,6 +28,7 @@ from scalewright.model.decoder import Decoder
 from scalewright.model.visible import alibi_bias, local_slopes
 from scalewright.spec.serving import BLOCK, blocks_for
 
+ENDS, LONGEST = (50, 64, 130, 191), 640  # keys of the rows that `hidden_agree` tries
 SPARSE = 2  # places of a batch to each of its rows, at most
 
 
@@ -57,22 +58,22 @@ class _Seen(NamedTuple):
 class Batch:
     """Rows that attend in one call, and where their keys are."""
 
-    queries: Tensor  # the row of the forward at each place, [n]
+    queries: slice | Tensor  # the row of the forward at each place, [n]
     kept: Tensor | None  # the places that rows are at; None: all of them
-    rows: Tensor  # of the forward, one for each of those
+    rows: slice | Tensor  # of the forward, one for each of those
     where: tuple[int, int] | Tensor  # (first slot, slots from place to place), or all slots, [n * length]
     length: int  # keys
     added: Tensor  # [n, 1 or H, 1, length]
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, scale: float, out: Tensor) -> None:
         """q [N, H, K], keys [slots, G, K], values [slots, G, W] -> the rows of out [N, H, <= W]."""
-        count, groups = len(self.queries), keys.shape[1]
+        count, groups = len(self.added), keys.shape[1]
         k, v = (self._read(store) for store in (keys, values))
-        queries = q.index_select(0, self.queries).view(count, groups, -1, q.shape[2])  # a group's heads as its queries
+        queries = q[self.queries].view(count, groups, -1, q.shape[2])  # a group's heads as its queries
         added = self.added if self.added.shape[1] == 1 else self.added.view(count, groups, -1, self.length)
         got = F.scaled_dot_product_attention(queries, k, v, attn_mask=added, scale=scale)
         got = got.reshape(count, -1, got.shape[3])[..., : out.shape[2]]
-        out.index_copy_(0, self.rows, got if self.kept is None else got.index_select(0, self.kept))
+        out[self.rows] = got if self.kept is None else got.index_select(0, self.kept)
 
     def _read(self, store: Tensor) -> Tensor:
         """[n, G, length, K] of a store [slots, G, K]."""
@@ -81,7 +82,7 @@ class Batch:
             return store.index_select(0, self.where).view(-1, self.length, groups, width).transpose(1, 2)
         start, apart = self.where
         each = groups * width
-        shape, strides = (len(self.queries), groups, self.length, width), (apart * each, width, each, 1)
+        shape, strides = (len(self.added), groups, self.length, width), (apart * each, width, each, 1)
         return store.as_strided(shape, strides, start * each)
 
 
@@ -165,6 +166,39 @@ def _batch(
         slopes = local_slopes(model.spec.num_attention_heads, model.heads, device)
         bias = torch.cat([alibi_bias(last - 1, key, slopes) for last in end])  # of one query each
         added = added + bias.to(x.dtype)
-    rows = torch.tensor([seen.row for seen in group], device=device)
-    queries = rows if kept is None else torch.tensor([seen.row for seen in at], device=device)
+    rows = _index([seen.row for seen in group], device)
+    queries = rows if kept is None else _index([seen.row for seen in at], device)
     return Batch(queries, kept, rows, where, length, added)
+
+
+def _index(rows: Sequence[int], device: torch.device) -> slice | Tensor:
+    """Rows as a slice, which costs no copy, where they follow each other."""
+    if all(b - a == 1 for a, b in pairwise(rows)):
+        return slice(rows[0], rows[-1] + 1)
+    return torch.tensor(rows, device=device)
+
+
+@torch.inference_mode()
+def hidden_agree(model: Decoder) -> bool:
+    """Whether a row's attention has the same bits alone and among others, whatever number of hidden keys is behind it.
+
+    Tried with random numbers in the model's shapes, on this machine.
+    """
+    spec, mla, dtype = model.spec, model.spec.mla, next(model.parameters()).dtype
+    width = spec.dim_per_head if mla is None else mla.kv_lora_rank + mla.qk_rope_head_dim
+    groups = spec.kv_heads if mla is None else 1
+    generator = torch.Generator().manual_seed(0)
+    sizes = (groups, spec.num_attention_heads // groups, width), (groups, LONGEST, width)
+    q, k, v = (torch.randn(len(ENDS), *size, generator=generator).to(dtype) for size in (*sizes, sizes[1]))
+
+    def attended(row: slice, length: int) -> Tensor:
+        hidden = torch.arange(length) >= torch.tensor(ENDS[row])[:, None]
+        added = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None, None]
+        return F.scaled_dot_product_attention(q[row], k[row, :, :length], v[row, :, :length], attn_mask=added)
+
+    whole = attended(slice(None), LONGEST)
+    return all(
+        torch.equal(attended(slice(row, row + 1), length), whole[row : row + 1])
+        for row, end in enumerate(ENDS)
+        for length in (blocks_for(end) * BLOCK, 4 * BLOCK)
+    )

@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scalewright.model.decoder import Decoder
+from scalewright.serve.batches import hidden_agree
 from scalewright.serve.invariant import (
     MOST,
     agree,
     agrees,
     even,
+    least_rows,
     multiplied,
-    padded_rows,
     padding,
     threads,
     turn_weights,
@@ -41,18 +42,18 @@ class Compute:
         self._outer = min(self._threads, 2) if loops else 1  # threads of all but products
         self._undo = turn_weights(model, self._threads)
         with threads(1):
-            self.invariant = agrees(model)
+            self.invariant = agrees(model) and hidden_agree(model)
         self._head_threads = 1  # a product has its own
         if model.head is None or model.head.weight is None:
             with threads(self._threads):
                 tied = multiplied(model)[-1]
                 self._head_threads = self._threads if agree(partial(F.linear, weight=tied), tied) else 1
-        self._hidden = torch.empty(0)
+        self._hidden, self._padding = torch.empty(0), padding(model)
 
     @property
     def room(self) -> int:
         """Tokens of a forward."""
-        return MOST - MOST % self.multiple - padding(self.model)
+        return MOST - MOST % self.multiple - self._padding
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], pieces: Sequence[Piece], wanted: Sequence[int]) -> Tensor:
@@ -90,7 +91,7 @@ class Compute:
 
     def _rows(self, tokens: int) -> int:
         """Rows of a forward of so many tokens, with padding."""
-        return -(-padded_rows(self.model, tokens) // self.multiple) * self.multiple
+        return -(-max(tokens + self._padding, least_rows(self.model)) // self.multiple) * self.multiple
 
     def _logits(self, hidden: Tensor, wanted: Sequence[int]) -> Tensor:
         if not wanted:

@@ -39,7 +39,7 @@ class Settings:
 
     kv_blocks: int = 256  # of 64 tokens
     max_concurrency: int = 32
-    step_tokens: int = 192  # of a step
+    step_tokens: int = 160  # of a step: a forward of two blocks of prompts and 32 written tokens
     prefix_cache: bool = True
     drafter: Drafter | None = None
     mtp: bool = False  # the model's own prediction module guesses

@@ -101,7 +101,7 @@ Owner = Attention | MLP | Head | nn.Linear
 
 
 def _products(model: nn.Module) -> Iterator[tuple[Owner, list[nn.Linear | Head]]]:
-    """Modules that get a product, and the layers in it; not those that tensor parallelism gave a forward."""
+    """Modules that get a product, and the layers in it; not those that another engine, or TP, gave one."""
     joined = set[int]()
     for module in model.modules():
         if next(module.parameters(), torch.empty(0, device="meta")).device.type != "cpu":
@@ -117,7 +117,8 @@ def _products(model: nn.Module) -> Iterator[tuple[Owner, list[nn.Linear | Head]]
         if id(parts[0]) in joined or any("forward" in vars(part) for part in parts):
             continue
         joined |= {id(part) for part in parts} if len(parts) > 1 else set()
-        yield module, parts
+        if getattr(module, "joined", None) is None:
+            yield module, parts
 
 
 def _put(module: Owner, layers: list[nn.Linear | Head], number: int) -> Callable[[], None]:
@@ -163,9 +164,9 @@ def padding(model: Decoder) -> int:
     return -(-TAIL // min(TAIL, moe.num_experts if moe is not None else TAIL))  # a router's scores are narrow
 
 
-def padded_rows(model: Decoder, tokens: int) -> int:
-    """The rows of a forward of so many tokens."""
-    return max(tokens + padding(model), 2 if model.spec.mla is None else LEAST_OF_BATCHES)
+def least_rows(model: Decoder) -> int:
+    """The rows that a forward has at least."""
+    return 2 if model.spec.mla is None else LEAST_OF_BATCHES
 
 
 def multiplied(model: nn.Module) -> list[Tensor]:

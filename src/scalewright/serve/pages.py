@@ -205,7 +205,7 @@ class PagedCore(nn.Module):
                                 read.context, sinks)  # fmt: skip
             out[read.rows] = got[0].transpose(0, 1)[..., :width]
         for batch in step.sliding if sliding else step.full:
-            with threads(step.pages.threads if len(batch.rows) > 1 else 1):
+            with threads(step.pages.threads if len(batch.added) > 1 else 1):
                 batch.attend(of_rows, keys, values, self.scale, out)
         return out.transpose(0, 1)[None]
 

@@ -20,6 +20,8 @@ from pydantic import Field
 from scalewright.spec.base import Spec
 from scalewright.spec.serving import BLOCK, Item, forwards
 
+FEW = 16
+
 
 class Turn(NamedTuple):
     """Tokens of one row in a step, and what tells how they are computed."""
@@ -35,6 +37,7 @@ class Work(NamedTuple):
     step: float = 0.0
     forward: float = 0.0
     token: float = 0.0
+    few: float = 0.0  # of a forward's tokens the first 16: products of so few rows wait for their weights
     alone: float = 0.0  # tokens that were written: each is attended by itself
     key: float = 0.0  # that those see
     piece: float = 0.0  # of a prompt, attended at once
@@ -49,6 +52,7 @@ def work(turns: Sequence[Turn], room: int) -> Work:
     count["step"] = 1.0
     for group in forwards([turn.item for turn in turns], room):
         count["forward"] += 1
+        count["few"] += min(FEW, sum(item.length for item in group))
         for item in group:
             row = of_row[item.number]
             read = max(0, min(item.end, row.prompt) - item.start)
