@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from threading import Thread
+from functools import partial
 from typing import Any
 
 import pytest
@@ -297,15 +298,8 @@ def test_ranks_agree_on_a_start_whose_store_outlives_them():
     store.set("start", "of a rank 0 that died")
     names = set()
     for _ in range(10):
-        answers: list[str] = []
-        ranks = [
-            Thread(target=lambda rank=rank: answers.append(_agree(store, rank, 4, limit))) for rank in (1, 2, 0, 3)
-        ]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join(30)
-        assert len(answers) == 4
+        with ThreadPoolExecutor(4) as ranks:
+            answers = list(ranks.map(partial(_agree, store, world=4, timeout=limit), (1, 2, 0, 3)))
         assert len(set(answers)) == 1
         names.add(answers[0])
     assert len(names) == 10
