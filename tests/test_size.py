@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 120_300, 840  # of all kinds, in Python files; saves beside training and in stores: 2,400
+LINES, FILES = 121_000, 845  # of all kinds, in Python files; saves beside training and in stores: 2,400
 
 BUDGET = {
     "accept": 470,
