@@ -35,15 +35,14 @@ WHAT = {None: "all ranks, SIGKILL", **{rank: f"rank {rank} alone" for rank in ra
 def kills(root: Path, quick: bool) -> list[dict[str, Any]]:
     """Each case and who is ended: the operations of the save, and how many ended with the older or the new step."""
     rows = []
-    for case, (older, step, _) in test_kills.CASES.items():
+    for case, (older, step, _, beside) in test_kills.CASES.items():
         for rank, who in WHAT.items():
             done = test_kills.operations(root, case, rank)
             points = range(1, len(done) + 1, 40 if quick else 1)
-            steps = Counter(test_kills.end_at(root, case, rank, point) for point in points)
-            there = ", ".join(map(str, older))
-            row = {"saved": f"step {step} where {there} is", "ended": who, "operations": dict(Counter(done))}
-            newer = steps[step] if step not in older else None  # the same step: either, and both are whole
-            rows.append({**row, "points": len(points), "older": len(points) - (newer or 0), "newer": newer})
+            newer = sum(test_kills.end_at(root, case, rank, point) for point in points)
+            what = f"step {step} where {' and '.join(map(str, older))} is{', beside training' if beside else ''}"
+            row = {"saved": what, "ended": who, "operations": dict(Counter(done)), "points": len(points)}
+            rows.append({**row, "older": len(points) - newer, "newer": newer})
     return rows
 
 
@@ -78,7 +77,7 @@ def main() -> None:
         rows = kills(Path(folder), options.quick)
     result.put("kills", rows)
     total = sum(row["points"] for row in rows)
-    cells = [[row["saved"], row["ended"], row["points"], row["older"], _or_none(row["newer"])] for row in rows]
+    cells = [[row["saved"], row["ended"], row["points"], row["older"], row["newer"]] for row in rows]
     result.say(
         f"## Kills\n\n{total:,} ends of a save, at each operation once: after each a run went on from a whole"
         " checkpoint, bit by bit the older one or the new, and the next save left nothing over.\n",
@@ -97,10 +96,6 @@ def main() -> None:
         table(["damage", "tried", "found", "the last one, as it is told"], cells),
     )
     result.close()
-
-
-def _or_none(value: int | None) -> str:
-    return "" if value is None else str(value)
 
 
 if __name__ == "__main__":

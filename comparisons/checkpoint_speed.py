@@ -6,7 +6,7 @@
 
 Each way saves the same tensors several times, in a process of its own that has measured first what bounds it: a copy of
 these bytes into memory that is there already, and one file of them written and flushed (fsync). The first save stands
-apart: memory and processes are made in it. Peak memory: what the process and its children hold (PSS) beside the tensors.
+apart: memory and processes are made in it. Memory: the highest of the process and its children (PSS), without tensors.
 Found: whether loading what was saved, with one bit of a tensor flipped in its largest file, raises an error.
 """
 
@@ -249,24 +249,23 @@ def one(way: str, total: int, rounds: int, folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     tensors = make(total)
     size = sum(tensor.nbytes for tensor in flat(tensors).values())
-    copy, disk = memory_copy(tensors), [one_file(tensors, folder)]
-    stalls, totals, most = [], [], 0
+    copy, disk = memory_copy(tensors), list[float]()
+    stalls, totals = [], []
     save, load, end = WAYS[way](tensors)
     with peak() as highest:
         for number in range(1 + rounds):
             root = folder / str(number)
             root.mkdir()
+            disk.append(one_file(tensors, folder))  # right before: a disk's rate changes from minute to minute
             os.sync()
             stood, whole = save(root)
             stalls.append(stood)
             totals.append(whole)
             if number < rounds:
                 shutil.rmtree(root)
-    most = highest[0]
-    disk.append(one_file(tensors, folder))
     found = is_found(load, root)
     end()
-    return {"bytes": size, "copy_s": copy, "disk_s": disk, "stalls_s": stalls, "totals_s": totals, "memory": most,
+    return {"bytes": size, "copy_s": copy, "disk_s": disk, "stalls_s": stalls, "totals_s": totals, "memory": highest[0],
             "found": found}  # fmt: skip
 
 

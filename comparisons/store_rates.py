@@ -100,7 +100,8 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
-    server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}  # a line a request
+    server = subprocess.Popen([sys.executable, "-c", SERVER], text=True, **pipes)
     assert server.stdout is not None
     try:
         endpoint = f"http://127.0.0.1:{server.stdout.readline().strip()}"

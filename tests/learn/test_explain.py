@@ -261,6 +261,12 @@ One term for one thing, in commands, pages and docs. `scalewright explain TERM` 
 formula, the number for your own run and what to read; it knows other names, too. This page is made from the same
 entries (`tests/learn/test_explain.py`); a test looks for the words in the last column (`tests/test_words.py`).
 
+<!-- run -->
+```sh
+scalewright explain pipeline bubble
+scalewright explain --list
+```
+
 | term | meaning | not |
 | --- | --- | --- |
 """

@@ -272,7 +272,7 @@ def test_a_rank_that_failed_does_not_wait_for_nccls_teardown(tmp_path, monkeypat
 
 def test_an_attempt_has_a_file_of_its_own(tmp_path):
     uri = (tmp_path / "a store").as_uri()
-    first, second = (_meeting_point(0, 1, uri, attempt, False) for attempt in (0, 1))
+    first, second = (_meeting_point(0, 1, uri, attempt, False)[0] for attempt in (0, 1))
     first.set("address", "old")
     assert not second.check(["address"])
     del first

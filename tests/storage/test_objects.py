@@ -101,9 +101,13 @@ def test_mistakes_are_named(s3, monkeypatch):  # noqa: F811
     monkeypatch.setattr(objects, "RETRY_S", 0.3)
     with proxied(s3, lambda method, path, number: 403), pytest.raises(UserError, match="permission was denied"):
         open_store(URL).put("name", b"content")
+    with proxied(s3, lambda method, path, number: 301), pytest.raises(UserError, match=r"another region.*AWS_REGION"):
+        open_store(URL).put("name", b"content")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(StoreError, match="it can't be reached"):
         open_store(URL).list()
+    with pytest.raises(StoreError, match="it can't be reached"):  # whatever a name says
+        open_store(f"s3://{BUCKET}/credentials/AccessDenied-403").list()
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])

@@ -9,11 +9,13 @@ import pytest
 
 from runs import assert_same_bits, assert_same_run, bits, events, merge, run, run_data, weights
 from scalewright.launch.rank import RankContext
+from scalewright.machine.local import find_cluster
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
 from scalewright.train import elastic
 from scalewright.train.elastic import at_most, for_launcher, on_world
+from scalewright.train.metrics import expectation
 
 LAYOUT = {"devices": 4, "zero_stage": 3, "global_batch": 24, "micro_batch": 2}
 LEAST = {"devices": 2, "zero_stage": 3, "micro_batch": 4}
@@ -203,3 +205,16 @@ def test_a_world_without_elastic_is_an_error(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv(name, str(value))
     with pytest.raises(UserError, match=r"started 3 ranks but layout.devices is 4.*or set elastic=true"):
         run(base(tmp_path, layout=LAYOUT))
+
+
+def test_the_planner_lays_out_another_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """6 of 8 H100: tp 8 fits them in no way; with `replan` it need not stay. Batch, model and precision do."""
+    layout = {"devices": 8, "tp": 8, "micro_batch": 1, "global_batch": 24, "precision": "bf16"}
+    changes = {"layout": layout, "model": "llama-3.2-1b", "data": {"seq_len": 1024}}
+    asked = RunSpec.parse(run_data(Path(), elastic=True, **changes))
+    assert on_world(asked, 6) is None
+    cluster = find_cluster("dgx-h100"), ""
+    monkeypatch.setattr(expectation, "place_of", lambda run: cluster)
+    fitted = on_world(merged(asked, {"elastic": {"replan": True}}), 6)
+    assert fitted is not None
+    assert (fitted.layout.devices, fitted.layout.global_batch, fitted.layout.precision) == (6, 24, "bf16")

@@ -90,7 +90,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(f"checkpoint version {manifest} is not {VERSION}", str(folder), how)
     except UserError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # from any damage
+    except (ValueError, LookupError, TypeError, AttributeError) as error:  # from any damage
         raise damaged(f"damaged manifest: {_in_words(error)}", folder / MANIFEST) from None
 
 

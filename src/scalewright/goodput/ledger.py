@@ -34,7 +34,7 @@ from scalewright.spec.errors import UserError
 Event = Mapping[str, Any]
 BEGINS = ("start", "resume")
 ENDS = ("fault", "stop", "finish")
-AFTER = ("tracker", "restart")  # what others may write after an attempt's end
+AFTER = ("tracker", "restart", "back")  # what others may write after an attempt's end
 NO_SIGN = (*AFTER, "stalled", "hang")  # what isn't the run's own progress
 PARTS = ("productive", "save_stall", "lost_work", "detect", "restart", "load", "data_wait", "compile", "evaluate",
          "idle")  # fmt: skip

@@ -29,6 +29,7 @@ class RankContext:
     local_world: int = 1
     rendezvous: str = ""  # file:///... or tcp://host:port (`with_address` of rendezvous.py); empty when alone
     attempt: int = 0  # restarts so far; keeps a new attempt's addresses apart from the old one's
+    meeting: str = "0"  # the attempt's name, once the ranks have met
     starter: str = "none"
     waited_for: bool = False  # by its starter, the parent process: without that, it is left behind
     whole_node: bool = False  # the only process of its node, or pod: it may start several ranks there

@@ -183,6 +183,7 @@ class CheckpointSpec(Spec):
     keep_every: int = Field(0, ge=0)  # those of steps that are multiples of it, for ever
     keep_best: int = Field(0, ge=0)  # those with the lowest held-out loss
     async_: bool = Field(False, alias="async")
+    memory_every: int = Field(0, ge=0)  # steps kept in this node's memory (checkpoint/memory.py)
     at_end: bool = True
     store: str | None = None  # a URL: saves are put there, too, behind the run (checkpoint/store/)
     store_every: int = Field(0, ge=0)  # saves at multiples of it, and the last; 0: all

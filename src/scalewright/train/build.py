@@ -102,6 +102,8 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
     watch.begins(session.done, session.record)
     if session.saver is not None:
         resources.callback(session.saver.close)
+    if session.memory is not None:
+        resources.callback(session.memory.close, clean=False)
     in_files = [data for data in (session.dataset, valid) if isinstance(data, TokenDataset)]
     if session.record is not None:
         session.record.remark(unchecked(store for data in in_files for store in data.stores))

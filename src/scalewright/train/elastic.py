@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ from scalewright.launch.stop import DEVICES_FILE
 from scalewright.spec.common.formatting import counted, printable
 from scalewright.spec.elastic import layouts_on
 from scalewright.spec.errors import RunError, Stopped, UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
 from scalewright.train.resolve import resolve
 from scalewright.train.state.attempts import decide, note_failure
@@ -36,12 +40,35 @@ SHOWN = 6  # worlds in an error
 def on_world(run: RunSpec, world: int) -> RunSpec | None:
     """The run on exactly so many ranks; None where it can't be."""
     least = run.elastic.min if run.elastic is not None and run.elastic.min else 1
-    for layout in layouts_on(run.layout, world) if world >= least else ():
+    if world < least:
+        return None
+    for layout in chain(planned(run, world), layouts_on(run.layout, world)):
         changed = run.model_copy(update={"layout": layout})
         with suppress(UserError):
             resolve(changed, read_data=False)
             return changed
     return None
+
+
+def planned(run: RunSpec, world: int) -> Iterator[Layout]:
+    """With `replan`: layouts of the run's model, batch and precision on another world, the planner's best first; none
+    of a user's own model, or where the planner has no figures of the devices (train/metrics/expectation.py)."""
+    if run.elastic is None or not run.elastic.replan or world == run.layout.devices:
+        return
+    from scalewright.plan.search.objective import Goal  # which costs a second, and is hardly ever needed
+    from scalewright.plan.search.search import search
+    from scalewright.train.metrics.expectation import place_of
+
+    resolved = resolve(run, read_data=False)
+    there = run.model_copy(update={"layout": run.layout.model_copy(update={"devices": world})})
+    place, _ = place_of(there) if isinstance(resolved.model, ModelSpec) else (None, "")
+    if place is None or not isinstance(resolved.model, ModelSpec):
+        return
+    goal = Goal(world, run.layout.global_batch, precision=run.layout.precision)
+    with suppress(UserError, RunError):  # no layout fits
+        best = search(Question.of(resolved.model, resolved.seq_len, place), goal, explain=False).best
+        for choice in (choice for choice in best if choice.trainable):
+            yield choice.layout.replace(precision=run.layout.precision)
 
 
 def at_most(run: RunSpec, world: int) -> RunSpec | None:
@@ -77,15 +104,16 @@ class LocalRanks:
     quiet: bool = False
     most: int = 1  # devices that are here
     devices: tuple[int, ...] = ()  # numbers of those that the ranks have now
-    wanted: int | None = None  # a number of ranks that is to be changed to
+    wanted: tuple[int, ...] | None = None  # those that are to be changed to
+    slow: frozenset[int] = frozenset()  # left out until the file asks for all
     _since: float = 0.0  # when the ranks were started
     _looked: float = field(default=0.0)
 
     def until_the_end(self) -> dict[str, Any]:
         """How the run ended. Raises what the last attempt raised, or GaveUpError."""
         limit = self.run.launch.max_restarts or (math.inf if self.run.elastic is not None else 0)
-        failures, attempt, all_devices = 0, 0, tuple(range(self.most))
-        self.devices = all_devices
+        failures, attempt = 0, 0
+        self.devices = tuple(range(self.most))
         while True:
             run = self._fitted()
             try:
@@ -93,7 +121,7 @@ class LocalRanks:
             except Stopped as error:
                 if self.wanted is None or error.by_signal:
                     raise
-                self.devices = all_devices[: self.wanted]
+                self.devices = self.wanted
             except RunError as error:
                 failures += 1
                 if failures > limit or not run.folder.is_dir():
@@ -102,7 +130,7 @@ class LocalRanks:
                 note_failure(run.folder, error, detect_s=round(seen, 3))
                 back = decide(run.folder, error)
                 gone = {self.devices[rank] for rank in error.ranks} if self.run.elastic is not None else set()
-                self.devices = tuple(number for number in all_devices if number not in gone)
+                self.devices = self._without(gone)
                 self._say(f"{error}{f'; {back}' if back else ''}; restart {failures}")
             attempt += 1
 
@@ -124,20 +152,33 @@ class LocalRanks:
             asked = self.wanted is not None
         return asked
 
-    def _asked_for(self, row: Mapping[str, object]) -> int | None:
+    def _asked_for(self, row: Mapping[str, Any]) -> tuple[int, ...] | None:
         now, elastic = time.monotonic(), self.run.elastic
         if elastic is None:
             return None
+        if row.get("kind") == "slow" and elastic.leave_out_slow:
+            return self._without_slow(int(row["rank"]))
         late = elastic.retry_s and now - self._since > elastic.retry_s
-        if late and row.get("kind") == "save" and len(self.devices) < self.most:
-            return self.most
+        if late and row.get("kind") == "save" and len(self.devices) < len(every := self._without(())):
+            return every
         if now - self._looked < LOOK_S:
             return None
         self._looked = now
         return self._in_file(self.run.folder / DEVICES_FILE)
 
-    def _in_file(self, file: Path) -> int | None:
-        """The number in the file, which is removed; None where there is none, or the ranks are as many already."""
+    def _without(self, gone: Collection[int]) -> tuple[int, ...]:
+        return tuple(number for number in range(self.most) if number not in self.slow and number not in gone)
+
+    def _without_slow(self, rank: int) -> tuple[int, ...] | None:
+        """The devices without a slow rank's; None where the run doesn't fit fewer."""
+        left = self._without({self.devices[rank]})
+        if at_most(self.run, len(left)) is None:
+            return None
+        self.slow |= {self.devices[rank]}
+        return left
+
+    def _in_file(self, file: Path) -> tuple[int, ...] | None:
+        """So many devices as the file says, which is removed; None without one, or where they are as many already."""
         if not file.is_file():
             return None
         text = ""
@@ -148,7 +189,8 @@ class LocalRanks:
         if not 1 <= ranks <= self.most:
             self._say(f"{DEVICES_FILE} says {text[:20]!r}: write 1 to {self.most}, or nothing for all")
             return None
-        return ranks if ranks != len(self.devices) else None
+        self.slow = frozenset()
+        return self._without(())[:ranks] if ranks != len(self.devices) else None
 
     def _say(self, text: str) -> None:
         if not self.quiet:

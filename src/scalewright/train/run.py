@@ -47,7 +47,7 @@ from scalewright.train.resolve import (
 )
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
-from scalewright.train.state.attempts import note_failure
+from scalewright.train.state.attempts import GaveUpError, note_failure
 from scalewright.train.state.changes import keep_choices
 from scalewright.train.state.claim import InUseError, check_folder, check_free
 
@@ -181,6 +181,8 @@ def train(
             # A mistake that a check found is no event of a run; one that the run met, as damaged data, is.
             if context.rank == 0 and (not isinstance(error, UserError) or _has_begun(resolved.run, wall)):
                 note_failure(resolved.run.folder, error)
+            if isinstance(error, GaveUpError | UserError):
+                settings.no_more_starts()
             raise
     return Result(**ended)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from scalewright.checkpoint.asynchronous import AsyncSaver
 from scalewright.checkpoint.format import committed, step_folder
+from scalewright.checkpoint.memory import MemoryTier
 from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.checkpoint.store.upload import Uploader
 from scalewright.data.dataset import Dataset
@@ -74,6 +75,7 @@ class Session:
     cut_short: bool = False  # a stop ended the validation of step `done`, which is made up
     measured: tuple[int, float] | None = None  # the newest held-out loss, and its step
     save_problem: str | None = None
+    memory_goes_on: bool = True
     recovery: Recovery | None = None  # rank 0's, until the first step after a failure is done
     _begun: dict[int, tuple[float, float]] = field(default_factory=dict)  # saves under way: since when, their stall
     _to_offer: list[int] = field(default_factory=list)  # finished ones that may go to the store
@@ -98,9 +100,17 @@ class Session:
     def step(self) -> Stepper:
         """One optimizer step at a time. From the first access on routers' choices are counted."""
         step = self.engine.make_step(self.loss, self.guard)
-        if self.saver is not None and isinstance(step, Step):
-            step.before_update = self.saver.snapshot.wait
+        if isinstance(step, Step) and (self.saver or self.memory):
+            step.before_update = self._copied
         return step
+
+    @cached_property
+    def memory(self) -> MemoryTier | None:
+        """The newest steps in this node's memory; None: they aren't kept."""
+        if not self.run.checkpoint.memory_every:
+            return None
+        limit_s = self.run.train.timeouts.start_s
+        return MemoryTier(self.mesh, self.run.folder, apart=self.engine.transparent, limit_s=limit_s)
 
     @cached_property
     def saver(self) -> AsyncSaver | None:
@@ -169,6 +179,8 @@ class Session:
     def go_back(self, target: Target) -> None:
         """Takes all that a checkpoint of this run holds; from there on the target's samples are left out."""
         self.settle_save()
+        if self.memory is not None:
+            self.memory.forget()
         reader = CheckpointReader(target.folder, verify_files=False)
         with self.watch.phase("resume"):
             if self.mesh.rank == 0:  # damaged saves, and those of steps that weren't finite
@@ -219,20 +231,9 @@ class Session:
         fails is noted, and the run goes on: the next may succeed."""
         started = time.perf_counter()
         self._lag(self.settle_save(), step)
-        place = self.place.after(step, self.run.layout.global_batch, self.resolved.seq_len)
         saver = None if at_once or self.saver is None or self.saver.failures >= GIVE_UP else self.saver
         try:
-            more = {
-                "run": run_settings(self.run, self.resolved.tokens),
-                "data": data_settings(self.dataset, self.run, place.samples),
-                **reading_place(self.dataset, place.samples),
-                "guard": self.guard.state(),
-                "left_out": self.left_out,
-                "schedule_unit": self.horizon.unit,
-                "validation_cut_short": self.cut_short,
-                "valid_loss": self.measured[1] if self.measured and self.measured[0] == step else None,
-            }
-            why = self.state.save(place, self.run_id, more, finite=not self.health.bad, saver=saver)
+            why = self.state.save(*self._contents(step), finite=not self.health.bad, saver=saver)
         except (RunError, UserError) as error:  # UserError: states that can't be saved; only a stop made it save them
             self._failed(step, str(error))
             return
@@ -248,6 +249,44 @@ class Session:
         if self.record is not None:
             self.record.saved(step, seconds)
         self._offer(step)
+
+    def _contents(self, step: int) -> tuple[DataPosition, str, dict[str, object]]:
+        """What `RunState.save` is given: place, id, and keys of state.json."""
+        place = self.place.after(step, self.run.layout.global_batch, self.resolved.seq_len)
+        more: dict[str, object] = {
+            "run": run_settings(self.run, self.resolved.tokens),
+            "data": data_settings(self.dataset, self.run, place.samples),
+            **reading_place(self.dataset, place.samples),
+            "guard": self.guard.state(),
+            "left_out": self.left_out,
+            "schedule_unit": self.horizon.unit,
+            "validation_cut_short": self.cut_short,
+            "valid_loss": self.measured[1] if self.measured and self.measured[0] == step else None,
+        }
+        return place, self.run_id, more
+
+    def keep_step(self, step: int) -> None:
+        """Keeps a step in memory, where it is one of those. Where there is no room, none from now on, which is said."""
+        if self.memory is None or not self.memory_goes_on:
+            return
+        self.memory.follow()
+        if step % self.run.checkpoint.memory_every:
+            return
+        try:
+            why = self.state.save(*self._contents(step), finite=not self.health.bad, memory=self.memory)
+        except UserError as error:
+            why = str(error)
+        if why:
+            self.memory_goes_on = False
+            if self.record is not None:
+                self.record.event("fault", f"step {step}: no steps are kept in memory from now on: {why}", step=step)
+
+    def _copied(self) -> None:
+        """Before an update: the device waits for copies of what it will change."""
+        if self.saver is not None:
+            self.saver.snapshot.wait()
+        if self.memory is not None:
+            self.memory.wait()
 
     @property
     def part_written(self) -> float:

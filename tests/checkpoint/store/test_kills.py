@@ -93,4 +93,5 @@ def test_a_store_that_throttles_all_the_time(s3, tmp_path):  # noqa: F811
     with proxied(s3, lambda *_: kinds.choice([503, 429, 500, "reset", "lost", "cut", 0.2] + [None] * 14)):
         assert train(tmp_path) == 0
     there = look_into(URL, every_byte=True)
-    assert [(seen.folder.name, seen.problems) for seen in there] == [("step-00000010", []), ("step-00000008", [])]
+    assert [seen.problems for seen in there] == [[], []]
+    assert there[0].folder.name == "step-00000010"  # of those before it some may have been left out

@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from scalewright.cli.verbs import bench, budget, presets
 from scalewright.cli.verbs.accept import accept
+from scalewright.cli.verbs.chaos import chaos
 from scalewright.cli.verbs.chat import chat
 from scalewright.cli.verbs.checkpoint import diff_checkpoints, list_checkpoints, prune_checkpoints, verify_checkpoints
 from scalewright.cli.verbs.compare import compare
@@ -76,7 +77,7 @@ VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in whi
         "checkpoint": ("What a run has saved, and whether it is sound.", {
             "ls": list_checkpoints, "verify": verify_checkpoints, "diff": diff_checkpoints, "prune": prune_checkpoints,
         }),
-        "parity": parity,
+        "parity": parity, "chaos": chaos,
     },
     "Other trainers": {"emit": emit, "read": read},
     "Use what was trained": {

@@ -611,6 +611,15 @@ def band_width(asked: Question) -> float:
     return high / low
 
 
+def legal_layouts(asked: Question) -> int:
+    """Layouts of the run's devices and batch that `plan` chooses among."""
+    from scalewright.plan.search.objective import Goal
+    from scalewright.plan.search.search import prepare
+
+    maker, *_ = prepare(asked, Goal(asked.layout.devices, asked.layout.global_batch))
+    return int(maker.space.size)
+
+
 def memory_share(asked: Question) -> float:
     """The median peak of the worst rank over what a device has for a trainer."""
     from scalewright.plan.predict import price

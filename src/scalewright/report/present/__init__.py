@@ -37,6 +37,10 @@ def show_answer(answer: Mapping[str, Any], command: str = "") -> Shown:
         from scalewright.report.present.inference import show_inference
 
         return show_inference(answer)
+    if "faults" in answer:
+        from scalewright.report.present.chaos import show_chaos
+
+        return show_chaos(answer)
     from scalewright.report.document import read_document
     from scalewright.report.present.plan import show_plan
     from scalewright.report.present.prediction import show_prediction

@@ -56,9 +56,9 @@ class Board(Protocol):
 def open_board(context: RankContext) -> Board:
     """The board of this rank's world; to be called after `join_world`."""
     if not context.rendezvous.startswith("tcp://"):
-        return FolderBoard(Path(f"{unquote(urlparse(context.rendezvous).path)}-{context.attempt}.board"))
+        return FolderBoard(Path(f"{unquote(urlparse(context.rendezvous).path)}-{context.meeting}.board"))
     host, _, port = context.rendezvous.removeprefix("tcp://").rpartition(":")
-    return StoreBoard(host, int(port), f"hangs-{context.attempt}")
+    return StoreBoard(host, int(port), f"hangs-{context.meeting}")
 
 
 class FolderBoard:

@@ -1,6 +1,7 @@
 """Where a run goes on from: the newest checkpoint of its folder that is whole, one that is named, or nothing.
 
 auto     newest, if its checksums hold, else the one before it, ...; all damaged: an error
+         with checkpoint.memory_every: the step in this node's memory, where that is newer
          with checkpoint.store: the store's, where that is newer; on an empty disk it is all there is
 PATH     that one, unless it is another run's and this run has come further by now
 never    an earlier run in the folder is renamed out of the way
@@ -9,16 +10,19 @@ never    an earlier run in the folder is renamed out of the way
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scalewright.checkpoint.format import COMMIT, read_manifest
+from scalewright.checkpoint.memory import newest
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
 from scalewright.checkpoint.store.bring import bring, comes_later
 from scalewright.checkpoint.store.restore import restore
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.data.mixture import Positions
+from scalewright.parallel.collectives import from_rank_zero
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.common.urls import is_url, parse_url
@@ -81,6 +85,8 @@ def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, lis
         return CheckpointReader(given, verify_files=later), []
     folder, rejected = newest_verified(root, mesh)
     folder, notes = _from_store(run, root, folder, mesh)
+    if (kept := _from_memory(run, folder, mesh)) is not None:
+        return CheckpointReader(kept, verify_files=False), notes
     if folder is None and rejected:
         count = "its only checkpoint is" if len(rejected) == 1 else f"all {len(rejected)} checkpoints are"
         how = "restore one, or begin anew with resume=never (what is there is kept aside)"
@@ -115,6 +121,21 @@ def _from_store(run: RunSpec, root: Path, folder: Path | None, mesh: Mesh) -> tu
             raise
         return folder, [f"{error}; it goes on from the disk's {folder.name}"]
     return newer or folder, notes
+
+
+def _from_memory(run: RunSpec, folder: Path | None, mesh: Mesh) -> Path | None:
+    """The step in this node's memory, as a checkpoint, where it is sound and newer than `folder`."""
+    if not run.checkpoint.memory_every:
+        return None
+    kept: Path | None = None
+    if mesh.rank == 0:
+        with suppress(OSError, ValueError, UserError):  # whatever is there, the disk is left
+            events = read_jsonl(run.folder / "events.jsonl")
+            there = newest(run.folder, {str(event.get("run_id")) for event in events if "run_id" in event})
+            newer = there is not None and (folder is None or read_manifest(there).step > read_manifest(folder).step)
+            kept = there if newer else None
+    name = from_rank_zero(str(kept or ""), mesh)
+    return Path(name) if name and damage(Path(name), mesh) is None else None
 
 
 def _further(given: Path, run: RunSpec, root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:
