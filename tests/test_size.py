@@ -34,7 +34,7 @@ BUDGET = {
     "model": 2_205,  # a start without torch's compiler
     "parallel": 3_445,  # FSDP is imported where it is used
     "parity": 790,
-    "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
+    "plan": 7_855,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_650,  # the page about serving; sections alone; budget, goodput, inference as blocks; what is unusual
     "serve": 2_785,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
     "spec": 7_130,  # chats; families; networks; all mistakes at once; what trainers recompute; prices and energy
