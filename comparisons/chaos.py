@@ -5,7 +5,7 @@
     python comparisons/chaos.py --quick            two faults on one layout, to see that it runs
     python comparisons/chaos.py --show             the table of what was done so far
 
-Each portion is one `scalewright chaos` of a layout with a seed of its own: an undisturbed run, then runs under six
+Each portion is one `scalewright chaos` of a layout with a seed of its own: an undisturbed run, then runs under eight
 faults, started again by nobody's hand, and their weights, states and numbers compared bit for bit. Portions go round
 the layouts, every second time with `checkpoint.async`. What was done is added to the result's file.
 """
@@ -32,7 +32,7 @@ from scalewright.chaos.faults import KINDS
 from scalewright.spec.base import write_yaml
 from scalewright.spec.run import load_run
 
-EACH = 6  # faults of a portion
+EACH = 8  # faults of a portion
 MIXTURE = {"moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 32}}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "four replicas": {"zero_stage": 0}, "ZeRO-1": {"zero_stage": 1}, "ZeRO-3": {"zero_stage": 3},

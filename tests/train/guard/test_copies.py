@@ -115,7 +115,10 @@ def test_every_planted_flip_is_named(tmp_path, name):
     diloco = {"diloco": {"inner_steps": 2}} if name == "islands" else {}
     found = plant(tmp_path, LAYOUTS[name], 60, seed=7, model={"tie_word_embeddings": name == "pp 2"}, **diloco)
     assert sum(f["stays"] for f in found) > 45
-    assert [f for f in found if not judged(f)] == []
+    # An outer step carries an island's error on to its peers: a flip before it is seen, and not in its rank alone.
+    carried = [f for f in found if name == "islands" and f["steps"]]
+    assert [f for f in found if not judged(f) and f not in carried] == []
+    assert [f for f in carried if f["stays"] and not any(f["rank"] in entry["ranks"] for entry in f["named"])] == []
 
 
 def test_a_run_stops_before_it_saves_what_was_spoiled(tmp_path):

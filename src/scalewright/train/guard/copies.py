@@ -222,7 +222,7 @@ def _axes(axes: Sequence[str], sizes: Any) -> Axes:
     return tuple(sorted(axis for axis in axes if sizes[axis] > 1))
 
 
-def first_holders(grid: Grid, axes: Axes) -> list[int]:
+def first_holders(grid: Grid, axes: Sequence[str]) -> list[int]:
     """Of each rank, the first that is joined to it by these axes: it holds the same box.
 
     >>> first_holders(make_grid(Layout(devices=4, tp=2, zero_stage=0)), ("fsdp",))
