@@ -6,9 +6,9 @@ python comparisons/serving_speed.py --quick    a tiny model, one round, no resul
 streams     tokens/s of 1 and 16 requests at once, of some one after the other, and of transformers' generate (batches
             of 1 and 16); all in turns, ratios within a round
 prefix      time to the first token of a prompt whose first 90% the cache has, beside one that is new
-load        requests that arrive at random (Poisson) at several rates: time to the first token, and of each further
-            one, beside what `inference` predicts. It is told what one and 16 requests in flight took here, as a
-            profile's two rates, and predicts the rest: queues, batches and prompts between tokens.
+load        requests that come at random at a quarter, half and three quarters of the highest rate: time to the first
+            token, and of each further one, beside what `inference` predicts from steps that were measured before
+            (`bench serve`: requests of other lengths, and none at a rate), with arrivals of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import random
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,8 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,16 @@ from served import server as vllm_server
 from tokenizers import Tokenizer, models
 
 from scalewright.api import inference
+from scalewright.inference.rehearse import WARM, gaps
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
-from scalewright.serve.blocks import blocks_for
 from scalewright.serve.engine import Engine, Settings
 from scalewright.serve.load import Loaded
+from scalewright.serve.measure import measure
 from scalewright.serve.request import Request
 from scalewright.serve.sampling import Sampling
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.serving import blocks_for
 
 SHAPES = {
     "tiny": (64, 128, 2, 4, 2, 512),
@@ -51,6 +54,14 @@ SHAPES = {
     "125M": (768, 2048, 12, 12, 12, 32000),
 }  # hidden, units, layers, heads, KV heads, words
 STREAMS = 16
+SEED = 77  # of arrivals: not one of those that `inference` plays
+HERE = {
+    "name": "here", "devices_per_node": 1, "nodes": 1,
+    "device": {
+        "name": "this CPU", "id": "cpu", "vendor": "Intel", "kind": "cpu", "peaks": {"fp32": 1e11},
+        "memory_bytes": 16e9, "memory_bytes_per_s": 1e10, "sources": ["unused: the server is measured"],
+    },
+}  # fmt: skip
 
 
 def spec_of(name: str) -> ModelSpec:
@@ -100,13 +111,13 @@ def streams(spec: ModelSpec, model: Decoder, prompt: int, new: int, rounds: int)
             list(engine.run())
         return number * new / (time.perf_counter() - began)
 
-    def of_them(number: int, seed: int) -> float:
+    def of_them(number: int, seed: int, **keys: Any) -> float:
         ids = torch.tensor(prompts_of(spec, number, prompt, seed))
         began = time.perf_counter()
         with torch.inference_mode():
             theirs.generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=False,
-                pad_token_id=0,
+                pad_token_id=0, **keys,
             )  # fmt: skip
         return number * new / (time.perf_counter() - began)
 
@@ -118,12 +129,14 @@ def streams(spec: ModelSpec, model: Decoder, prompt: int, new: int, rounds: int)
     if theirs is not None:
         ways["transformers, 1"] = lambda seed: of_them(1, seed)
         ways["transformers, batch of 16"] = lambda seed: of_them(STREAMS, seed)
+        ways["the same, static cache"] = lambda seed: of_them(STREAMS, seed, cache_implementation="static")
     for way in list(ways.values())[:2]:
         way(1000)  # first times apart
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(rounds):
         for place, name in enumerate(list(ways)[:: 1 if turn % 2 else -1]):
             rates[name].append(ways[name](turn * len(ways) + place))
+    engine.close()
     pairs = [("16 at once", "one after the other"), ("1 request", "transformers, 1")]
     pairs.append(("16 at once", "transformers, batch of 16"))
     ratios = {
@@ -152,25 +165,20 @@ def prefix(spec: ModelSpec, model: Decoder, length: int, rounds: int) -> dict[st
             if turn:
                 seconds[name].append(time.perf_counter() - began)
             assert bool(update.cached) == (name != "new")
+    engine.close()
     ratio = spread([a / b for a, b in zip(seconds["new"], seconds["90% cached"], strict=True)])
     return {"length": length, "seconds": {n: spread(s).dump() for n, s in seconds.items()}, "sooner": ratio.dump()}
 
 
-def played(
-    spec: ModelSpec, engine: Engine, rate: float | None, number: int, prompt: int, new: int, at_once: int
-) -> Any:
-    """Mean seconds to the first token and between tokens: at a rate, or with so many in flight all the time."""
-    rnd, arrivals, clock = random.Random(7), [0.0], time.perf_counter
-    for _ in range(number - 1):
-        arrivals.append(arrivals[-1] + (rnd.expovariate(rate) if rate else 0.0))
-    ids = prompts_of(spec, number, prompt, seed=int(1e6 * (rate or at_once)))
-    came: dict[int, float] = {}
-    first: dict[int, float] = {}
-    ended: dict[int, float] = {}
+def played(spec: ModelSpec, engine: Engine, rate: float, number: int, prompt: int, new: int) -> dict[str, float]:
+    """Mean seconds to the first token, and of each further one, of requests that come at random at that rate."""
+    arrivals, clock = [0.0, *accumulate(gaps(number - 1, rate, SEED))], time.perf_counter
+    ids = prompts_of(spec, number, prompt, seed=int(1e6 * rate))
+    came, first, ended = dict[int, float](), dict[int, float](), dict[int, float]()
     began, sent = clock(), 0
     while len(ended) < number:
-        while sent < number and (clock() - began >= arrivals[sent] if rate else sent - len(ended) < at_once):
-            came[engine.add(Request(ids[sent], new, Sampling(0)))] = began + arrivals[sent] if rate else clock()
+        while sent < number and clock() - began >= arrivals[sent]:
+            came[engine.add(Request(ids[sent], new, Sampling(0)))] = began + arrivals[sent]
             sent += 1
         if engine.idle:
             time.sleep(max(0.0, min(0.01, began + arrivals[sent] - clock())))
@@ -179,8 +187,7 @@ def played(
             first.setdefault(update.number, clock())
             if update.finished:
                 ended[update.number] = clock()
-    skip = number // 5  # of the beginning, when the engine was empty
-    kept = sorted(came)[skip:]
+    kept = sorted(came)[number // WARM :]
     return {
         "ttft_s": statistics.mean(first[n] - came[n] for n in kept),
         "tpot_s": statistics.mean((ended[n] - first[n]) / (new - 1) for n in kept),
@@ -245,75 +252,53 @@ def beside_vllm(spec: ModelSpec, vllm: Path, prompt: int, new: int, rounds: int)
     return {"prompt": prompt, "new": new, "tokens_per_s": speeds, "ratios": ratios}
 
 
-def profile(memory: float, flops: float) -> dict[str, Any]:
-    """A device with these rates."""
-    device = {
-        "name": "this CPU", "id": "cpu", "vendor": "Intel", "kind": "cpu", "peaks": {"fp32": flops},
-        "memory_bytes": 16e9, "memory_bytes_per_s": memory, "sources": ["this script"],
-    }  # fmt: skip
-    return {"name": "here", "device": device, "devices_per_node": 1, "nodes": 1}
+def predicted(spec: ModelSpec, server: dict[str, Any], prompt: int, new: int, **load: float) -> dict[str, Any]:
+    """What `inference` says of the measured server."""
+    return inference(spec, HERE, prompt, new, measured=server, explain=False, **load)  # type: ignore[arg-type]
 
 
-def predicted(spec: ModelSpec, rates: tuple[float, float], prompt: int, new: int, **load: float) -> dict[str, float]:
-    """What `inference` says."""
-    answer = inference(
-        spec, profile(*rates), prompt, new, precision="fp32", kv_precision="fp32", engine="scalewright",
-        max_seqs=STREAMS, explain=False, **load,
-    )  # fmt: skip
-    return {"ttft_s": answer["ttft_s"]["p50"], "tpot_s": answer["tpot_s"]["p50"]}
-
-
-def matched(spec: ModelSpec, measured: dict[int, dict[str, float]], prompt: int, new: int) -> tuple[float, float]:
-    """The rates (bytes/s, FLOP/s) at which `inference` says what 1 and 16 requests in flight took."""
-    memory, flops = 1e10, 1e11
-    for _ in range(40):
-        of_one = predicted(spec, (memory, flops), prompt, new, concurrency=1)["tpot_s"]
-        of_many = predicted(spec, (memory, flops), prompt, new, concurrency=STREAMS)["tpot_s"]
-        memory *= of_one / measured[1]["tpot_s"]
-        flops *= of_many / measured[STREAMS]["tpot_s"]
-    return memory, flops
-
-
-def load(spec: ModelSpec, model: Decoder, prompt: int, new: int, number: int) -> dict[str, Any]:
-    """Rates against measured and predicted latencies."""
+def load(spec: ModelSpec, model: Decoder, prompt: int, new: int, number: int, seconds: float) -> dict[str, Any]:
+    """Rates against measured and predicted latencies; steps of other requests are measured first, for so long."""
     engine = engine_of(model, prompt + new)
-    played(spec, engine, None, 4, prompt, new, 2)
-    closed = {n: played(spec, engine, None, max(6, 3 * n), prompt, new, n) for n in (1, STREAMS)}
-    rates = matched(spec, closed, prompt, new)
-    full = STREAMS / (closed[STREAMS]["ttft_s"] + (new - 1) * closed[STREAMS]["tpot_s"])  # requests/s at 16 in flight
+    server = measure(engine, seconds).dump()
+    full = predicted(spec, server, prompt, new, concurrency=STREAMS)["requests_per_s"]["p50"]
     rows = []
-    for share in (0.2, 0.4, 0.6, 0.8):
-        measured = played(spec, engine, share * full, number, prompt, new, STREAMS)
-        rows.append({"rate": share * full, "measured": measured,
-                     "predicted": predicted(spec, rates, prompt, new, rate=share * full)})  # fmt: skip
+    for share in (0.25, 0.5, 0.75):
+        rehearsed = predicted(spec, server, prompt, new, rate=share * full)["rehearsed"]
+        means = {key: rehearsed[key]["mean"] for key in ("ttft_s", "tpot_s")}
+        measured = played(spec, engine, share * full, number, prompt, new)
+        rows.append({"rate": share * full, "share": share, "measured": measured, "predicted": means})
+    engine.close()
     errors = {
         key: statistics.median(abs(row["predicted"][key] / row["measured"][key] - 1) for row in rows)
         for key in ("ttft_s", "tpot_s")
     }
-    return {"prompt": prompt, "new": new, "in_flight": closed, "rates": rates, "rows": rows, "median_error": errors}
+    facts = {"prompt": prompt, "new": new, "requests": number, "highest_rate": full}
+    return {**facts, "server": server, "rows": rows, "median_error": errors}
 
 
-def tell(result: Result, name: str, found: dict[str, Any]) -> None:
-    """A model's three parts as tables."""
-    for part in found["streams"]:
-        rows = [(n, f"{s['median']:.0f}", f"{s['p20']:.0f} to {s['p80']:.0f}") for n, s in part["tokens_per_s"].items()]
+def tell(result: Result, name: str, what: str, part: dict[str, Any]) -> None:
+    """A model's part as a table."""
+    if what == "prefix":
+        middle = {n: f"{1e3 * s['median']:.0f} ms" for n, s in part["seconds"].items()}
+        cached = f"with 90% in the cache {middle['90% cached']}: {part['sooner']['median']:.1f} times sooner."
+        result.say(f"First token of {part['length']} tokens: {middle['new']}, {cached}")
+    elif what == "load":
+        kinds = [(kind, key) for key in ("ttft_s", "tpot_s") for kind in ("measured", "predicted")]
+        rows = [
+            (f"{row['rate']:.2f} ({row['share']:.0%})", *(f"{1e3 * row[kind][key]:.0f}" for kind, key in kinds))
+            for row in part["rows"]
+        ]
+        result.say(table(("requests/s (of the highest)", "TTFT, ms", "predicted", "TPOT, ms", "predicted"), rows))
+        error = part["median_error"]
+        result.say(f"Median error: TTFT {100 * error['ttft_s']:.0f}%, TPOT {100 * error['tpot_s']:.0f}%.")
+    else:
+        rates, ratios = part["tokens_per_s"].items(), part["ratios"].items()
+        rows = [(n, f"{s['median']:.0f}", f"{s['p20']:.0f} to {s['p80']:.0f}") for n, s in rates]
         result.say(f"## {name}: {part['prompt']} tokens of prompt, {part['new']} new", "",
                    table(("way", "tokens/s", "p20 to p80"), rows))  # fmt: skip
-        rows = [(n, f"{s['median']:.2f}", f"{s['p20']:.2f} to {s['p80']:.2f}") for n, s in part["ratios"].items()]
+        rows = [(n, f"{s['median']:.2f}", f"{s['p20']:.2f} to {s['p80']:.2f}") for n, s in ratios]
         result.say(table(("ratio", "median", "p20 to p80"), rows))
-    part = found["prefix"]
-    middle = {n: f"{1e3 * s['median']:.0f} ms" for n, s in part["seconds"].items()}
-    cached = f"with 90% in the cache {middle['90% cached']}: {part['sooner']['median']:.1f} times sooner."
-    result.say(f"First token of {part['length']} tokens: {middle['new']}, {cached}")
-    part = found["load"]
-    rows = [
-        (f"{row['rate']:.2f}", *(f"{1e3 * row[kind][key]:.0f}" for key in ("ttft_s", "tpot_s")
-                                 for kind in ("measured", "predicted")))
-        for row in part["rows"]
-    ]  # fmt: skip
-    result.say(table(("requests/s", "TTFT, ms", "predicted", "TPOT, ms", "predicted"), rows))
-    error = part["median_error"]
-    result.say(f"Median error: TTFT {100 * error['ttft_s']:.0f}%, TPOT {100 * error['tpot_s']:.0f}%.")
 
 
 def main() -> None:
@@ -340,16 +325,19 @@ def main() -> None:
         model.eval()
         sizes = [(16, 8)] if options.quick else [(64, 64), (512, 64)]
         rounds = 1 if options.quick else options.rounds
-        found = {
-            "streams": [streams(spec, model, prompt, new, rounds) for prompt, new in sizes],
-            "prefix": prefix(spec, model, 200 if options.quick else 1000, rounds),
-            "load": load(spec, model, *((16, 8, 6) if options.quick else (128, 64, 30))),
+        parts: dict[str, Callable[[], dict[str, Any]]] = {
+            f"streams, {prompt}": partial(streams, spec, model, prompt, new, rounds) for prompt, new in sizes
         }
+        parts["prefix"] = partial(prefix, spec, model, 200 if options.quick else 1000, rounds)
+        parts["load"] = partial(load, spec, model, *((16, 8, 10, 1.0) if options.quick else (128, 64, 30, 15.0)))
         if options.vllm:
-            found["streams"].append(beside_vllm(spec, options.vllm, *sizes[0], rounds))
-        if result is not None:
-            result.put(name, found)
-            tell(result, name, found)
+            parts["beside vLLM"] = partial(beside_vllm, spec, options.vllm, *sizes[0], rounds)
+        found: dict[str, Any] = {}
+        for what, measured in parts.items():
+            found[what] = measured()
+            if result is not None:
+                result.put(name, found)
+                tell(result, name, what, found[what])
     if result is not None:
         result.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from loss_function import cross_entropy
+from runs import events, steps_done
 from scalewright.data.batch import Batch
 
 
@@ -389,4 +391,50 @@ def hungry_on_one(logits: Tensor, targets: Tensor, rank: int, mib: int) -> Tenso
     """Our own loss, on a rank that holds much more memory than the others."""
     if torch.distributed.get_rank() == rank and not hasattr(hungry_on_one, "held"):
         hungry_on_one.held = torch.ones(mib << 18)  # type: ignore[attr-defined]
+    return cross_entropy(logits, targets)[0]
+
+
+def falls(
+    logits: Tensor, targets: Tensor, folder: str, at: int, rank: int = 1, how: str = "SIGKILL", times: int = 1
+) -> Tensor:
+    """Our own loss, from a rank that falls at the `at`-th call of its process: by a signal, `raise`, `exit`, or `spin`
+    (which holds the interpreter's lock); `times` times in all, counted by files in `folder`."""
+    if not torch.is_grad_enabled():
+        return cross_entropy(logits, targets)[0]
+    falls.calls = getattr(falls, "calls", 0) + 1  # type: ignore[attr-defined]
+    mine = (torch.distributed.get_rank() if torch.distributed.is_initialized() else 0) == rank
+    before = len(list(Path(folder).glob("fall-*")))
+    if mine and falls.calls == at and before < times:  # type: ignore[attr-defined]
+        (Path(folder) / f"fall-{before}").touch()
+        if how == "raise":
+            raise ArithmeticError("numbers went wrong")
+        if how == "exit":
+            os._exit(3)
+        if how == "spin":
+            re.match(r"(a*)*b", "a" * 40)  # minutes in C, which never lets go of the lock
+        os.kill(os.getpid(), getattr(signal, how))
+    return cross_entropy(logits, targets)[0]
+
+
+def wrong_at(logits: Tensor, targets: Tensor, step_of: str, step: int) -> Tensor:
+    """Our own loss, which raises once a run in this folder has done so many steps."""
+    if torch.is_grad_enabled() and steps_done(Path(step_of)) == step:
+        time.sleep(0.5)  # until each rank has seen it
+        raise ArithmeticError("numbers went wrong")
+    return cross_entropy(logits, targets)[0]
+
+
+def falls_after(logits: Tensor, targets: Tensor, folder: str, step: int) -> Tensor:
+    """Our own loss, from a rank that dies in its first call after it was resumed from that step's checkpoint."""
+    resumed = events(Path(folder), "resume")
+    if torch.is_grad_enabled() and resumed and resumed[-1]["step"] == step:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return cross_entropy(logits, targets)[0]
+
+
+def slow_on_one(logits: Tensor, targets: Tensor, rank: int, world: int, pause: float) -> Tensor:
+    """Our own loss, from a world in which one rank takes its time."""
+    if torch.is_grad_enabled() and torch.distributed.is_initialized():
+        here = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        time.sleep(pause if here == (rank, world) else 0.02)
     return cross_entropy(logits, targets)[0]

@@ -112,4 +112,4 @@ def _flip_later(session: Session, *, rank: int, at: int) -> None:
         if calls[0] == at:
             flip(optimizer.state[weight.master]["exp_avg_sq"], 0, 20)
 
-    optimizer.register_step_post_hook(after)  # type: ignore[attr-defined]
+    optimizer.register_step_post_hook(after)

@@ -98,7 +98,7 @@ def test_slow_commands_run(name, tmp_path):
 # They train nothing, so that this process can be theirs: a new Python takes one to three seconds
 OURS = {
     "presets", "plan", "predict", "budget", "score", "diagnose", "read", "emit", "report", "compare", "goodput",
-    "inference", "launch", "prepare", "bench", "doctor",
+    "inference", "launch", "prepare", "bench", "doctor", "explain",
 }  # fmt: skip
 
 
@@ -271,7 +271,7 @@ def schema_keys(spec: type[Spec], prefix: str = "") -> dict[str, Any]:
         key = prefix + (field.alias or name)
         parts = [t for t in flat(field.annotation) if isinstance(t, type) and issubclass(t, Spec)]
         nested = [t for t in parts if t.__name__ not in {"PythonRef", "ModelSpec", "Source", "RecomputeEvery"}]
-        left = {"RecomputeBudget", "MlflowSpec", "WandbSpec", "DilocoSpec", "LowRank"}
+        left = {"RecomputeBudget", "MlflowSpec", "WandbSpec", "DilocoSpec", "ElasticSpec", "LowRank"}
         nested = [t for t in nested if t.__name__ not in left]
         if nested:
             found |= schema_keys(nested[0], key + ".")

@@ -21,7 +21,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
 EVERYTHING = {
     "accept", "spec", "plan", "machine", "model", "parallel", "data", "checkpoint", "launch", "track",
     "evaluate", "inference", "budget", "goodput", "train", "dry_run", "parity", "bench", "diagnose", "emit", "serve",
-    "report", "explore", "learn", "cli", "storage",
+    "report", "explore", "learn", "cli", "storage", "chaos",
 }  # fmt: skip
 
 ALLOWED: dict[str, set[str]] = {
@@ -43,11 +43,12 @@ ALLOWED: dict[str, set[str]] = {
     "dry_run": {"spec", "machine", "plan", "model", "parallel", "data", "launch", "train"},
     "parity": {"spec", "parallel", "data", "checkpoint", "launch", "track", "train"},
     "bench": {"spec", "machine"},
+    "chaos": {"spec", "launch", "checkpoint"},
     "accept": {"spec", "machine", "launch", "bench"},
     "diagnose": {"spec", "plan", "emit"},
     "emit": {"spec"},
     "serve": {"spec", "model", "parallel", "checkpoint", "data"},
-    "report": {"spec", "plan", "diagnose"},
+    "report": {"spec", "plan", "diagnose", "goodput"},  # a run's wall time
     "explore": {"spec", "plan", "report"},
     "learn": {"spec"},
     "cli": {"spec"},

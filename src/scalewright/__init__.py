@@ -26,6 +26,7 @@ _HOME = {
     "goodput": "scalewright.api",
     "budget": "scalewright.api",
     "inference": "scalewright.api",
+    "explain": "scalewright.api",
     "train": "scalewright.api",
     "diagnose": "scalewright.api",
     "load_model": "scalewright.serve.load",

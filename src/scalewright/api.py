@@ -258,18 +258,20 @@ def inference(
     speculate: Mapping[str, Any] | None = None, max_seqs: int | None = None, memory_share: float | None = None,
     offline: bool = False, price: float | None = None, currency: str | None = None, prices: str | None = None,
     commitment: str | None = None, cloud: str | None = None, region: str | None = None, search: bool = False,
-    devices: int | None = None, explain: bool = True,
+    devices: int | None = None, explain: bool = True, measured: str | Path | Mapping[str, Any] | None = None,
 ) -> Answer:  # fmt: skip
     """What serving a model takes and gives: the keys of `scalewright inference --json`. Raises UserError.
 
     Lengths are means, in tokens; `concurrency` is of requests in flight, `rate` of requests a second; with neither,
     `ttft_s` and `tpot_s` (seconds) say how many. `layout` has `tp`, `pp`, `ep`, `replicas`, `attention_dp`, `prefill`;
     `search` finds the cheapest, of at most `devices`. `speculate`: `tokens`, `accept`, `cost` of guesses.
+    `measured`: what `scalewright bench serve` wrote, of the server that is asked about.
     """
     from scalewright.answers import Answer
     from scalewright.inference.answer import answer_inference
     from scalewright.inference.ask import Wanted, ask
     from scalewright.inference.checks import check_types
+    from scalewright.inference.rehearse import as_measured, read_server, rehearsed
     from scalewright.plan.whole_run import Market, WholeRun
 
     given = Wanted(
@@ -277,10 +279,13 @@ def inference(
         tpot_s, prefix_hit, speculate, max_seqs, memory_share, offline,
     )  # fmt: skip
     check_types({**vars(given), "price": price, "devices": devices})
+    server = None if measured is None else read_server(measured)
+    given = given if server is None else as_measured(given, server, search)
     place = find_place(cluster, devices)
     question, asked = ask(model, place, given, searched=search)
     paid = WholeRun(1.0, price, currency, market=Market(prices, commitment, cloud, region))
-    return Answer(answer_inference(question, asked, paid, search, devices, explain))
+    answer = answer_inference(question, asked, paid, search, devices, explain)
+    return Answer(answer if server is None else answer | rehearsed(question, asked, server))
 
 
 def train(
@@ -369,6 +374,18 @@ def budget(
             raise why_no_run_file(solved)
         write_signed(out, keys["run_yaml"], force)
     return Answer(keys)
+
+
+def explain(term: str, run: str | Path | None = None) -> Answer:
+    """What a term of the field means, and its number for a run: the keys of `scalewright explain --json`.
+
+    `run`: a run file, a run's folder, or JSON of `plan` or `predict`; without one the newest folder below ./runs, else
+    an example. Raises UserError for an unknown term, with the nearest ones.
+    """
+    from scalewright.answers import Answer
+    from scalewright.learn.explain.answer import explain as look_up
+
+    return Answer(look_up(term, run))
 
 
 def diagnose(

@@ -6,6 +6,8 @@ import json
 
 import pytest
 from tests.fake_machine import machine
+from tests.model.tiny_families import save
+from tests.serve.test_generate import make_tokenizer
 
 from scalewright.bench.correct import Factors, correct
 from scalewright.plan.predict import price
@@ -49,6 +51,21 @@ def test_mistakes_are_one_line(call_cli, arguments, text):
     assert answer.code == 2
     assert text in answer.err
     assert answer.err.count("\n") == 1
+
+
+def test_a_server_is_measured_and_inference_rehearses_it(call_cli, tmp_path):
+    save("llama-gqa", tmp_path / "model")
+    make_tokenizer(tmp_path / "model")
+    file = tmp_path / "served.yaml"
+    answer = call_cli("bench", "serve", tmp_path / "model", "--out", file, "--seconds", 1, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json()["steps"] > 60
+    asked = ("inference", tmp_path / "model", "--cluster", "rtx-4090", "--measured", file, "--input-len", 20)
+    found = call_cli(*asked, "--output-len", 10, "--rate", 1, "--json").json()
+    assert 0 < found["tpot_s"]["p50"] <= found["ttft_s"]["p50"] < 1
+    assert found["rehearsed"]["highest_requests_per_s"] > 1
+    assert "played by the server's schedule" in call_cli(*asked, "--output-len", 10, "--rate", 1).out
+    assert "asks for another server" in call_cli(*asked, "--engine", "vllm").err
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 HEAVY = ("torch", "pydantic", "numpy")
 VERBS = (
     "demo",
+    "explain",
     "doctor",
     "presets",
     "plan",
@@ -61,6 +62,7 @@ def test_every_verb_has_help(call_cli, verb):
     [
         ["--help"],
         ["train", "--help"],
+        ["explain", "--help"],
         ["presets", "--help"],
         ["predict", "--help"],
         ["plan", "--help"],

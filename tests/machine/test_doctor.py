@@ -136,7 +136,9 @@ def test_too_many_threads_reach_the_report(tmp_path: Path) -> None:
     assert finding is not None
     assert finding.severity == "warn"
     assert "4,096 threads" in finding.what
-    assert finding.how in " ".join(render(report, width=200).split())
+    text = " ".join(render(report, width=200).split())
+    assert finding.how in text
+    assert "what it is: scalewright explain OpenMP" in text
 
 
 def test_a_container_quota_is_told() -> None:

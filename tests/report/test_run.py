@@ -17,7 +17,9 @@ from scalewright.report.run import write_report
 from scalewright.spec.errors import UserError
 
 SUMMARY = {"seconds": 312.0, "predicted_step_time_s": 0.188, "measured_step_time_s": 0.2213}
-SECTIONS = ["health", "overview", "curves", "comparison", "sample", "timeline", "configuration", "environment"]
+SECTIONS = [
+    "health", "overview", "curves", "wall-time", "comparison", "sample", "timeline", "configuration", "environment",
+]  # fmt: skip
 
 
 def test_a_whole_run_shows_everything(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from scalewright.serve.blocks import BLOCK, Blocks, block_keys, blocks_for
+from scalewright.serve.blocks import Blocks, block_keys
+from scalewright.spec.serving import BLOCK, blocks_for
 
 
 def test_a_key_depends_on_all_tokens_before() -> None:
@@ -24,9 +25,10 @@ def test_rows_lie_in_one_piece_where_they_can() -> None:
     tables: list[list[int]] = [[], [], []]
     for _ in range(4):
         for table in tables:
-            table.append(blocks.take(table[-1] if table else None))
+            table.append(blocks.take(table[-1] if table else None, 4))
     apart = sum(b - a != 1 for table in tables for a, b in pairwise(table))
-    assert apart <= 2
+    assert apart == 0
+    assert [table[0] for table in tables] == [0, 4, 8]
     assert sorted(block for table in tables for block in table) == list(range(12))
     with pytest.raises(IndexError):
         blocks.take()

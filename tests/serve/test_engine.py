@@ -18,15 +18,15 @@ from model.tiny_specs import SPECS
 from scalewright.api import inference
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
-from scalewright.serve.blocks import BLOCK
 from scalewright.serve.drafts import DraftModel, Guessed, NGram
 from scalewright.serve.engine import Engine, Settings
-from scalewright.serve.invariant import threads
+from scalewright.serve.invariant import Product, threads
 from scalewright.serve.load import Loaded
 from scalewright.serve.pages import token_bytes
 from scalewright.serve.request import Request
 from scalewright.serve.sampling import Sampling, filtered
 from scalewright.spec.errors import UserError
+from scalewright.spec.serving import BLOCK
 from serve.schedules import ARCHITECTURES, model_of, random_settings, requests, run
 
 # the same sums in another order, in fp32: the issue's own limit for logits of order 1
@@ -169,6 +169,25 @@ def test_memory_is_what_a_token_takes(name: str) -> None:
     assert engine.compute.pages.bytes == 3 * BLOCK * token_bytes(model.spec, 4)
     planned = inference(model.spec, "rtx4090", 8, 8, precision="fp32", kv_precision="fp32", engine="scalewright")
     assert planned["kv_bytes_per_token"] == token_bytes(model.spec, 4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mixture", "bloom"])
+def test_an_engine_holds_no_more_than_is_planned(name: str) -> None:
+    """Weights, turned or joined, once; and the cache. What a forward makes comes on top, and is planned apart."""
+    model = model_of(name)
+    engine = Engine(Loaded(model, None, frozenset()), Settings(kv_blocks=3, max_concurrency=1))
+    engine.add(Request([1, 2, 3], 2, Sampling(0)))
+    list(engine.run())
+    forwards = [getattr(vars(module).get("forward"), "__self__", None) for module in model.modules()]
+    forwards += [getattr(module, "joined", None) for module in model.modules()]
+    parts = [product.parts for product in forwards if isinstance(product, Product)]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in (*model.parameters(), *parts)}
+    assert parts
+    planned = inference(model.spec, "rtx4090", 8, 8, precision="fp32", kv_precision="fp32", engine="scalewright")
+    cache = planned["kv_bytes_per_token"] * engine.stats().kv_tokens
+    held = sum(storages.values()) + engine.compute.pages.bytes
+    assert held <= 4 * planned["model"]["params"] + cache
+    engine.close()
 
 
 def test_a_model_is_given_back_as_it_was() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from scalewright.serve.invariant import MOST, agree, multiplied, share_products, threads, turn_weights
+from scalewright.serve.batches import hidden_agree
+from scalewright.serve.invariant import MOST, agree, threads, turn_weights
 from serve.schedules import model_of
 
 
@@ -28,20 +32,34 @@ def test_rows_that_depend_on_others_are_noticed() -> None:
     assert not agree(by_place, weight)
 
 
-def test_values_stay_and_strides_come_back() -> None:
-    model = model_of("tied")
-    before = [weight.clone() for weight in multiplied(model)]
-    undo = [turn_weights(model), share_products(model, 2)]
-    assert all(torch.equal(a, b) for a, b in zip(before, multiplied(model), strict=True))
-    assert any(weight.stride(-1) != 1 for weight in multiplied(model))
-    x = torch.randn(3, 32)
-    shared = model.layers["0"].mlp.down(torch.randn(3, 48))
-    assert shared.shape == (3, 32)
-    for back in reversed(undo):
-        back()
-    assert all(weight.is_contiguous() for weight in multiplied(model))
-    assert "forward" not in vars(model.layers["0"].mlp.down)
-    assert torch.equal(model.layers["0"].attention.q(x), F.linear(x, model.layers["0"].attention.q.weight))
+@pytest.mark.parametrize("name", ["tied", "llama", "latent", "mixture"])
+def test_values_stay_and_strides_come_back(name: str) -> None:
+    model = model_of(name)
+    before, tokens = {key: value.clone() for key, value in model.state_dict().items()}, torch.arange(9)[None]
+    with torch.inference_mode():
+        plain = model(tokens)
+        undo = turn_weights(model, 2)
+        assert (model(tokens) - plain).abs().max() < 1e-5  # fp32, logits of about 1
+    assert "forward" in vars(model.get_submodule("layers.0.attention.o"))
+    assert not any(isinstance(module, nn.Linear) and module.weight.numel() for module in model.modules())
+    undo()
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key])
+        assert value.is_contiguous()
+    assert not any("forward" in vars(module) or getattr(module, "joined", None) for module in model.modules())
+
+
+@pytest.mark.parametrize("name", ["llama", "latent", "tied"])
+def test_hidden_keys_change_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where they do, as in a kernel that sums from the end, it is noticed."""
+    model, real = model_of(name), F.scaled_dot_product_attention
+    assert hidden_agree(model)
+
+    def by_length(q: Tensor, k: Tensor, v: Tensor, **keys: Any) -> Tensor:
+        return real(q, k, v, **keys) * (1 + 1e-7 * (k.shape[2] > 300))
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", by_length)
+    assert not hidden_agree(model)
 
 
 def test_threads_are_given_back() -> None:

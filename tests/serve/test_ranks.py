@@ -68,8 +68,11 @@ def test_a_rank_that_was_killed_is_named(tmp_path: Path) -> None:
     (worker,) = engine.compute._workers  # type: ignore[attr-defined]
     worker.kill()
     worker.join()
+    words = rf"rank 1 of --tp \(process {worker.pid}\) was ended by SIGKILL"
+    with pytest.raises(RunError, match=words):  # by a look
+        engine.check()
     engine.add(requests(1, 7, vocabulary=96, longest=12)[0])
-    with pytest.raises(RunError, match=rf"rank 1 of --tp \(process {worker.pid}\) was ended by SIGKILL"):
+    with pytest.raises(RunError, match=words):  # by a message that it doesn't take
         engine.step()
     with contextlib.suppress(RuntimeError):  # as the command ends
         engine.close()

@@ -15,6 +15,7 @@ from scalewright.storage.mirror import fetch
 from scalewright.storage.objects import AbsentError, StoreError, open_store
 
 URL = f"s3://{BUCKET}/a/b"
+MORE = (429, 500, "reset", "lost")
 
 
 def test_what_is_put_is_there(s3):  # noqa: F811
@@ -51,7 +52,7 @@ def test_large_objects_go_in_parts(s3, monkeypatch):  # noqa: F811
     assert open_store(URL).get_range("large", 0, len(content)) == content
 
 
-@pytest.mark.parametrize("fault", [503, 429, 500, "reset", "lost", "cut"])
+@pytest.mark.parametrize("fault", [503, "cut", *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE)])
 def test_trouble_that_passes_is_survived(fault, s3, monkeypatch, tmp_path):  # noqa: F811
     """Every third request meets it, in both directions; what arrives is whole."""
     content = os.urandom(11 << 20)
@@ -100,9 +101,13 @@ def test_mistakes_are_named(s3, monkeypatch):  # noqa: F811
     monkeypatch.setattr(objects, "RETRY_S", 0.3)
     with proxied(s3, lambda method, path, number: 403), pytest.raises(UserError, match="permission was denied"):
         open_store(URL).put("name", b"content")
+    with proxied(s3, lambda method, path, number: 301), pytest.raises(UserError, match=r"another region.*AWS_REGION"):
+        open_store(URL).put("name", b"content")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(StoreError, match="it can't be reached"):
         open_store(URL).list()
+    with pytest.raises(StoreError, match="it can't be reached"):  # whatever a name says
+        open_store(f"s3://{BUCKET}/credentials/AccessDenied-403").list()
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])

@@ -69,7 +69,7 @@ def test_the_answer_is_that_of_the_rows(finished):
 def test_what_happened_is_told(finished):
     _, result = finished
     kinds = [event["kind"] for event in events(result.out_dir)]
-    assert kinds == ["start", "predicted", "save", "save", "measured", "finish"]
+    assert kinds == ["start", "predicted", *["evaluate", "save"] * 2, "measured", "finish"]
     assert events(result.out_dir, "save")[0]["path"] == "checkpoints/step-00000003"
     (start,) = events(result.out_dir, "start")
     assert start["parameters"] == sum(t.numel() for t in weights(result.out_dir).values())

@@ -72,7 +72,7 @@ class AcceptanceFolder:
         changed = {
             **data, "out_dir": str(out), "resume": "auto", "track": {}, "profile": {}, "environment": None,
             "train": {**data["train"], "steps": steps, "tokens": None, "valid_every": 0},
-            "checkpoint": {**data["checkpoint"], "every": every, "keep": 2, "at_end": False},
+            "checkpoint": {**data["checkpoint"], "every": every, "keep": 2, "at_end": False, "store": None},
         }  # fmt: skip
         path = out.with_suffix(".yaml")
         write_yaml(path, changed)

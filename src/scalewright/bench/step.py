@@ -80,7 +80,7 @@ def _short(run: RunSpec, folder: Path, steps: int) -> dict[str, object]:
         **data,
         "out_dir": str(folder / "run"),
         "train": {**data["train"], "steps": steps},
-        "checkpoint": {**data["checkpoint"], "every": 0, "at_end": False},
+        "checkpoint": {**data["checkpoint"], "every": 0, "at_end": False, "store": None},
         "track": {},
     }
 

@@ -1,8 +1,8 @@
 """Tensors as boxes: which part of each lies in which file, in few words, and whether the parts make a whole.
 
-    layers.0.attn.q.weight, ... layers.79.attn.q.weight: of each the rows 16 to 31, in this file
+    layers.0.attention.q.weight, ... layers.79.attention.q.weight: of each the rows 16 to 31, in this file
 
-    {"names": [["layers.*.attn.q.weight", [0, 80, 1]]], "dtype": "float32",
+    {"names": [["layers.*.attention.q.weight", [0, 80, 1]]], "dtype": "float32",
      "shape": [8192, 8192], "offset": [16, 0], "size": [16, 8192]}
 
 `*` stands for the name's first number between dots, [first, count, step] for its values, as many as it takes. A rank of
@@ -70,16 +70,17 @@ Part = tuple[tuple[int, ...], str, StoredBox]  # shape and dtype of a tensor, an
 
 def pack(held: Iterable[tuple[str, str, tuple[int, ...], Box]]) -> list[dict[str, object]]:
     """The entries of a file's boxes, each (name, dtype, shape of the whole tensor, box)."""
-    groups: dict[tuple[object, ...], dict[str, list[int]]] = defaultdict(dict)
+    groups: dict[tuple[object, ...], dict[tuple[str, bool], list[int]]] = defaultdict(dict)
     for name, dtype, shape, (offset, size) in held:
         names = groups[dtype, shape, offset, size]
         if (number := NUMBER.search(name)) is None or "*" in name:
-            names[name] = []
+            names[name, False] = []
         else:
-            names.setdefault(f"{name[: number.start()]}*{name[number.end() :]}", []).append(int(number[0]))
+            pattern = f"{name[: number.start()]}*{name[number.end() :]}"
+            names.setdefault((pattern, True), []).append(int(number[0]))
     return [
         {
-            "names": [[name, *_runs(numbers)] if numbers else name for name, numbers in names.items()],
+            "names": [[name, *_runs(numbers)] if numbered else name for (name, numbered), numbers in names.items()],
             **dict(zip(("dtype", "shape", "offset", "size"), key, strict=True)),
         }
         for key, names in groups.items()
@@ -99,8 +100,8 @@ def _runs(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def unpack(files: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor]:
-    """The tensors of all files, from their entries in a manifest. Raises ValueError, KeyError or TypeError for
-    damaged ones, and where boxes overlap."""
+    """The tensors of all files, from their entries in a manifest. Raises ValueError, LookupError or TypeError
+    for damaged ones, and where boxes overlap."""
     parts: dict[str, dict[Runs, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for file, entry in files.items():
         for boxes in entry.get("boxes", ()):

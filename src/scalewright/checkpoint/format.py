@@ -46,6 +46,7 @@ OPTIMIZER, BUFFER, RANK = "optimizer/", "buffer/", "rank/"
 OUTER, ISLAND = "outer/", "island/"  # of runs with islands: outer/<kind>/<name>, island/<i>/<kind>/<name>
 BESIDE_MODEL = (OPTIMIZER, RANK, OUTER, ISLAND)
 BESIDE_PARAMETERS = (*BESIDE_MODEL, BUFFER)
+PARTIAL = ".tmp"  # at the end of a folder's name: it is being written, or removed
 STEP_FOLDER = re.compile(r"^step-([0-9]{8,})\Z")
 
 
@@ -82,19 +83,19 @@ def read_manifest(folder: Path) -> Manifest:
     UserError when the folder isn't a finished checkpoint, or its manifest is damaged."""
     content = _read_head(folder, MANIFEST)
     try:
-        manifest = (_parse if len(content) < KEPT_BYTES else _parse.__wrapped__)(content)
+        manifest = (parse_manifest if len(content) < KEPT_BYTES else parse_manifest.__wrapped__)(content)
         if isinstance(manifest, Manifest):
             return manifest
         how = "read it with the release that wrote it"
         raise UserError(f"checkpoint version {manifest} is not {VERSION}", str(folder), how)
     except UserError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # from any damage
+    except (ValueError, LookupError, TypeError, AttributeError) as error:  # from any damage
         raise damaged(f"damaged manifest: {_in_words(error)}", folder / MANIFEST) from None
 
 
 @lru_cache(maxsize=1)  # a resume verifies and reads the same one
-def _parse(content: bytes) -> Manifest | int:
+def parse_manifest(content: bytes) -> Manifest | int:
     """A manifest; of an unknown version only its number. Raises what damage makes of it."""
     data = parse_json(content)
     if (version := whole(data["version"], "version")) not in (1, VERSION):
@@ -136,12 +137,22 @@ def committed_at(folder: Path) -> tuple[int, int] | None:
 
 
 def remove(folder: Path) -> None:
-    """Removes a checkpoint, COMMIT first: for readers it is then gone, not damaged. Raises OSError."""
+    """Removes a checkpoint, its name first: for readers it is then gone, not damaged, and what a kill leaves of it goes
+    with the next save. Raises OSError."""
     if folder.is_symlink():  # what it leads to isn't the run's
         folder.unlink()
         return
-    (folder / COMMIT).unlink(missing_ok=True)
-    shutil.rmtree(folder)
+    gone = folder.with_name(f"{folder.name}.gone{PARTIAL}")
+    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(folder.rename(gone))
+
+
+def finish_commits(root: Path) -> None:
+    """Gives checkpoints under `checkpoints/` their names that a kill kept from it: whole ones, with COMMIT."""
+    for partial in root.glob(f"step-*{PARTIAL}"):
+        final = partial.with_suffix("")
+        if STEP_FOLDER.match(final.name) and (partial / COMMIT).exists() and not final.exists():
+            partial.rename(final)
 
 
 def _in_words(error: Exception) -> str:

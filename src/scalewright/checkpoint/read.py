@@ -26,11 +26,13 @@ from scalewright.checkpoint.format import (
     checkpoints_at,
     committed,
     damaged,
+    finish_commits,
     free_name,
     rank_name,
     read_manifest,
     read_state,
 )
+from scalewright.checkpoint.store.bring import fetch_part
 from scalewright.checkpoint.verify import check_file, check_size, finite_first, verify
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
@@ -109,9 +111,7 @@ class CheckpointReader:
         tensor's in the caller's model. Raises UserError for a tensor that isn't there, has another shape, or a hole."""
         stored = self._find(name, shape)
         offsets, sizes = box or ((0,) * len(stored.shape), stored.shape)
-        key = stored, (tuple(offsets), tuple(sizes))
-        if (copies := self._copies.get(key)) is None:
-            copies = self._copies[key] = _copies(stored, *key[1])
+        copies = self.copies(stored, (tuple(offsets), tuple(sizes)))
         if sum(prod(lengths) for _, _, lengths in copies) != prod(sizes):  # before memory is taken for it
             raise damaged(f"tensor '{name}' is not covered by the files", self.folder)
         for part, _, _ in copies:
@@ -121,6 +121,12 @@ class CheckpointReader:
             region = _slices(lows, lengths, part.offset)
             out[_slices(lows, lengths, offsets)] = self._piece(part, part.key or name, region, out.dtype)
         return out
+
+    def copies(self, stored: StoredTensor, box: Box) -> Copies:
+        """The parts of stored boxes that a box of a tensor consists of."""
+        if (copies := self._copies.get((stored, box))) is None:
+            copies = self._copies[stored, box] = _copies(stored, *box)
+        return copies
 
     def _find(self, name: str, shape: tuple[int, ...] | None) -> StoredTensor:
         if (stored := self.manifest.tensors.get(name)) is None:
@@ -152,6 +158,7 @@ class CheckpointReader:
         """Raises UserError unless a file's size and bytes are those that the manifest describes."""
         if name not in self._checked:
             check = check_file if self._verify_files else check_size
+            fetch_part(self.folder, name)
             if problem := check(self.folder, name, self.manifest.files[name]):
                 raise damaged(f"the checkpoint is damaged: {problem}", self.folder)
             self._checked.add(name)
@@ -210,6 +217,8 @@ def text_files(path: Path) -> tuple[list[Path], Ends]:
 def newest_verified(root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:
     """The newest checkpoint under `checkpoints/` whose files are whole and whose numbers are finite, and the problems
     of newer ones. One that isn't finite is better than none. All ranks call it together and share the reading."""
+    if mesh.rank == 0:
+        finish_commits(root)
     checkpoints = committed(root) if mesh.rank == 0 else []
     in_turn = ([folder.name for folder in folders] for folders in (checkpoints, finite_first(checkpoints)))
     names, order = from_rank_zero(list(in_turn), mesh)

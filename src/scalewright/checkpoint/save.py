@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from scalewright.checkpoint.format import BUFFER, COMPLEX, committed, rank_name, step_folder
+from scalewright.checkpoint.format import BUFFER, COMPLEX, PARTIAL, committed, rank_name, step_folder
 from scalewright.checkpoint.verify import Retention, finite_entry
 from scalewright.checkpoint.write import (
     Chunk,
@@ -73,7 +73,7 @@ class Draft:
     @property
     def partial(self) -> Path:
         """Where it is written."""
-        return self.final.with_name(self.final.name + ".tmp")
+        return self.final.with_name(self.final.name + PARTIAL)
 
     def begin(self) -> dict[str, Any]:
         """Makes its folder, with the run's lines; rank 0 alone. Raises OSError, RunError."""

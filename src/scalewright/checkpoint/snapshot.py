@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,9 +32,12 @@ from scalewright.checkpoint.write import Chunk, in_files
 class HostFile:
     """A file's bytes in memory that other processes can map. Raises OSError where there isn't enough."""
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        self.size, self.handle = size, _memory_file()
+    def __init__(self, size: int, device: torch.device, path: Path | None = None) -> None:
+        """`path`: in a file system in memory, where it outlives its processes."""
+        self.size, self.handle = size, _memory_file(path)
         try:
+            if path is not None:
+                os.ftruncate(self.handle, size)
             if hasattr(os, "posix_fallocate"):  # memory that isn't there is an error here, and not a SIGBUS later
                 os.posix_fallocate(self.handle, 0, size)
             else:
@@ -63,7 +67,9 @@ class HostFile:
         os.close(self.handle)
 
 
-def _memory_file() -> int:
+def _memory_file(path: Path | None) -> int:
+    if path is not None:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     if hasattr(os, "memfd_create"):
         return os.memfd_create("scalewright-save")
     with tempfile.TemporaryFile() as file:  # not on Linux
@@ -73,9 +79,10 @@ def _memory_file() -> int:
 class Snapshot:
     """This rank's memory for saves; one save at a time lies in it."""
 
-    def __init__(self, device: torch.device, *, apart: bool = True) -> None:
-        """`apart`: updates `wait`, so that a GPU's copies may have a stream of their own."""
-        self.device = device
+    def __init__(self, device: torch.device, *, apart: bool = True, folder: Path | None = None) -> None:
+        """`apart`: updates `wait`, so that a GPU's copies may have a stream of their own. `folder`: in a file system in
+        memory, for the files; else they have no names."""
+        self.device, self.folder = device, folder
         gpu = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if gpu and apart else None  # type: ignore[no-untyped-call]
         self._event: torch.cuda.Event | None = None
@@ -104,7 +111,7 @@ class Snapshot:
         for name, batch in in_files(chunks, rank):
             head, ordered = lay_out(chunk.item for chunk in batch)
             size = len(head) + sum(chunk.bytes for chunk in batch)
-            self._memory.append(file := HostFile(size, self.device))
+            self._memory.append(file := HostFile(size, self.device, self.folder / name if self.folder else None))
             file.bytes[: len(head)] = head
             tensors = []
             for (tensor, dtype, shape, _), begin in ordered:

@@ -1,11 +1,12 @@
 """Writes a checkpoint: every rank its boxes, rank 0 the manifest, and COMMIT last of all.
 
     each rank   model-*, optimizer-* into step-N.tmp/   fsync, checksums
-    rank 0      manifest.json, state.json, COMMIT       fsync
-                rename step-N.tmp -> step-N             the commit
+    rank 0      manifest.json, state.json, COMMIT       fsync; with COMMIT it is whole
+                rename step-N.tmp -> step-N             readers see it
                 prune to what is kept                   (save.py calls all this)
 
-A kill leaves the older checkpoints as they were, and a .tmp folder that the next save removes. Of
+A kill leaves the older checkpoints as they were, and a .tmp folder: one with COMMIT gets its name when the run goes on,
+others are removed by the next save. tests/checkpoint/test_kills.py ends a save at each of its writes. Of
 several ranks that hold the same box one writes it; the tensors are spread over them.
 """
 
@@ -33,10 +34,12 @@ from scalewright.checkpoint.format import (
     MANIFEST,
     OPTIMIZER,
     OUTER,
+    PARTIAL,
     RANK,
     STATE,
     VERSION,
     committed,
+    finish_commits,
     remove,
 )
 from scalewright.checkpoint.pieces import Item, describe_file, write_tensors
@@ -74,7 +77,8 @@ class IslandTensors:
 def make_empty(root: Path, partial: Path) -> None:
     """An empty folder to write into; the rest of a killed save is removed."""
     root.mkdir(parents=True, exist_ok=True)
-    for leftover in root.glob("step-*.tmp"):
+    finish_commits(root)
+    for leftover in root.glob(f"step-*{PARTIAL}"):
         shutil.rmtree(leftover, ignore_errors=True)
     partial.mkdir()
 
@@ -231,10 +235,17 @@ def commit(partial: Path, final: Path, written: Sequence[Written], state: Mappin
     write_whole(partial / MANIFEST, json.dumps({"version": VERSION, **head, "files": files}))
     write_whole(partial / STATE, json.dumps(state, indent=1))
     write_whole(partial / COMMIT, commit_text(partial, head["step"]))
-    if final.exists():  # a resume saved this step again
-        remove(final)
-    partial.rename(final)
+    replaced = final.with_name(f"{final.name}.old{PARTIAL}")
+    if final.exists():  # a resume saved this step again: one of the two is whole at any moment
+        final.rename(replaced)
+    try:
+        partial.rename(final)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(final)
+        raise
     sync_folder(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def prune(root: Path, kept: Retention) -> list[Path]:

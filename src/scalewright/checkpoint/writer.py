@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from scalewright.checkpoint.sums import write_views
+from scalewright.checkpoint.sums import count_views, write_views
 
 PIECE = 4 << 20
 LOOK_S = 0.2  # between looks at whether the rank is still there
@@ -53,14 +53,22 @@ def _leave_with(rank: int) -> None:
 
 
 def _answer(job: dict[str, Any], memory: Sequence[int]) -> dict[str, Any]:
-    """Does a job: {folder, files: [{name, bytes, tensors: [[name, dtype, first byte, end]]}]}."""
+    """Does a job: {folder, files: [{name, bytes, tensors: [[name, dtype, first byte, end]]}]}. One with a `part` isn't
+    written: its memory stays (memory.py), and the part's file says what lies there, of which `step`."""
     try:
         written, bad = {}, []
         for file, handle in zip(job["files"], memory, strict=True):
             with mmap.mmap(handle, file["bytes"], prot=mmap.PROT_READ) as mapped, memoryview(mapped) as content:
-                written[file["name"]], names = write_file(Path(job["folder"], file["name"]), content, file["tensors"])
+                path = None if "part" in job else Path(job["folder"], file["name"])
+                entry, names = write_file(path, content, file["tensors"])
+            written[file["name"]] = {**entry, **({"boxes": file["boxes"]} if "boxes" in file else {})}
             bad += names
-        return {"files": written, "nonfinite": bad}
+        answer = {"files": written, "nonfinite": bad}
+        if "part" in job:
+            partial = Path(job["folder"], f".{job['part']}")
+            partial.write_text(json.dumps({"step": job["step"], **answer}), encoding="utf-8")
+            os.replace(partial, partial.with_name(job["part"]))
+        return answer
     except Exception as error:  # the rank tells it, and trains on
         return {"problem": str(error) or type(error).__name__}
     finally:
@@ -68,12 +76,14 @@ def _answer(job: dict[str, Any], memory: Sequence[int]) -> dict[str, Any]:
             os.close(handle)
 
 
-def write_file(path: Path, content: memoryview, tensors: Sequence[Sequence[Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Writes a file to the disk; {bytes, checksum} of it, and the tensors with numbers that aren't finite, each (name,
-    dtype, first byte, end). Raises OSError."""
+def write_file(
+    path: Path | None, content: memoryview, tensors: Sequence[Sequence[Any]]
+) -> tuple[dict[str, Any], list[str]]:
+    """Writes a file to the disk, where it has a path; {bytes, checksum} of it, and the tensors with numbers that aren't
+    finite, each (name, dtype, first byte, end). Raises OSError."""
     with ThreadPoolExecutor(1) as pool:
         bad = pool.submit(lambda: [name for name, *where in tensors if not is_finite(content, *where)])
-        size, checksum = write_views(path, [content])
+        size, checksum = write_views(path, [content]) if path is not None else count_views([content])
         return {"bytes": size, "checksum": checksum}, bad.result()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scalewright.cli.options import check_device
 from scalewright.cli.output import print, progress, working
 from scalewright.cli.terminal import print_table
-from scalewright.spec.common.formatting import against, counted, metric, share, short_time
+from scalewright.spec.common.formatting import against, count, counted, metric, share, short_time
 from scalewright.spec.errors import UserError
 
 FEWEST_LOGS = 4  # two to fit, two to score
@@ -199,6 +199,42 @@ def profile_machine(processes: int, out: Path, iterations: int, force: bool) -> 
         {"what": "memory", "bytes_per_s": profile.effective_levels()[0].bytes_per_s},
     ]
     return {"profile": str(out), "processes": processes, "device": rates, "messages": messages}
+
+
+def measure_server(
+    source: str, out: Path | None, seconds: float, kv_memory: float | None, rows: int, force: bool
+) -> dict[str, Any]:
+    """The measured steps of a model's engine, written to `out` where one is given."""
+    import os
+
+    from scalewright.bench.profile import provenance
+    from scalewright.serve.measure import measure
+    from scalewright.serve.open import open_engine
+    from scalewright.spec.base import to_yaml
+    from scalewright.spec.common.files import check_replaceable, write_signed
+    from scalewright.track.environment import environment
+
+    if out is not None:
+        check_replaceable(out, force)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    with working("loading the model") as at:
+        engine = open_engine(source, kv_memory_gib=kv_memory, max_concurrency=rows)
+        seen = environment()
+        measured = measure(engine, seconds, at)
+    answer = measured.replace(when=seen["time"], software=provenance(seen, load)).dump()
+    if out is not None:
+        write_signed(out, to_yaml(answer), force)
+    return answer
+
+
+def show_server(answer: Mapping[str, Any], out: Path | None) -> None:
+    print(f"{answer['model']}, {count(answer['params'])} parameters, {counted(answer['threads'], 'threads')}\n")
+    print_table(
+        ("a step's", "takes"), [(name, short_time(value)) for name, value in answer["seconds"].items() if value]
+    )
+    print(f"\n{answer['steps']:,} steps, of which those that the fit didn't see are {answer['error']:.0%} off (median)")
+    if out is not None:
+        print(f"scalewright inference MODEL --cluster local --measured {out} --rate 1")
 
 
 def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None, force: bool) -> dict[str, Any]:

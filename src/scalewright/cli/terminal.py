@@ -168,7 +168,8 @@ def _show_block(block: Block, everything: bool) -> None:
             _say(block.title, "bold")
         if isinstance(block, Bars):
             for row, share in block.shares(everything):
-                figures = f"  {row.name:<{NAME}} {row.text:>9}  {100 * share:>3.0f}%  "
+                percent = "" if block.beside else f"  {100 * share:>3.0f}%"
+                figures = f"  {row.name:<{NAME}} {row.text:>9}{percent}  "
                 _print((figures, ""), (bar(share, _room(figures)), "dim" if row.part < 0 else "cyan"))
         elif isinstance(block, Stacks):
             _show_stacks(block, len(block.rows) - more)

@@ -9,18 +9,19 @@ metadata.json is put last: without it the place isn't finished.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from scalewright.data.check import check_file
 from scalewright.data.metadata import METADATA, SPLITS, read_split
-from scalewright.data.shards import split_files
+from scalewright.data.shards import is_shards, split_files
 from scalewright.spec.common.heartbeat import Heartbeat
 from scalewright.spec.common.untrusted import JSON_BYTES
 from scalewright.spec.common.urls import Url, parse_url
 from scalewright.spec.errors import UserError
 from scalewright.storage.mirror import drop, fetch, mirror_folder, shown
-from scalewright.storage.objects import AbsentError, open_store
+from scalewright.storage.objects import AbsentError, Entry, open_store
 from scalewright.storage.publish import publish
 
 OF_SPLIT = {"train": ("train",), "valid": ("valid", "val", "validation")}
@@ -32,11 +33,12 @@ def fetch_tokens(text: str, split: str) -> Path:
     """The copy on this node of a folder of tokens, or of a token file, whose name may lack its suffix. Raises UserError
     where there is none, or a file of it is damaged; StoreError where the store fails."""
     url = parse_url(text)
-    store, folder = open_store(url), mirror_folder(url)
-    others = {part for name, parts in OF_SPLIT.items() if name != split for part in parts}
-    unwanted = {WORK, *others}
-    entries = [e for e in store.list() if e.name.split("/")[0] not in unwanted or e.name.endswith(METADATA)]
-    path = folder
+    path = folder = mirror_folder(url)
+    unwanted = {WORK, *(part for name, parts in OF_SPLIT.items() if name != split for part in parts)}
+    entries: list[Entry] = []
+    with suppress(AbsentError):  # a file:// that is one file
+        store = open_store(url)
+        entries = [e for e in store.list() if e.name.split("/")[0] not in unwanted or e.name.endswith(METADATA)]
     if not entries and url.path:
         store, folder = open_store(url.parent), mirror_folder(url.parent)
         entries = [e for e in store.list(deep=False) if e.name == url.name or e.name.startswith(f"{url.name}.")]
@@ -47,7 +49,7 @@ def fetch_tokens(text: str, split: str) -> Path:
         new = {folder / name for name in fetch(store, entries, folder, shown(heart, str(url)))}
         heart.now(f"comparing {url} with its checksums")
         for place in (path, *(path / name for name in SPLITS)):
-            if any(file.parent == place for file in new) and (place / METADATA).is_file():
+            if any(file.parent == place for file in new) and is_shards(place):
                 _check(place, new, url)
     return path
 

@@ -7,6 +7,14 @@
 torchrun by itself kills ranks 30 s after a SIGTERM, dies of a SIGUSR1 and leaves them behind, and turns every
 exit code into 1: a scheduler can't tell "saved, start me again" from a crash.
 
+With --nnodes=MIN:MAX the ranks are started again where they are left by a node, or joined by one:
+
+    a node dies             its ranks' peers fail ──► restart without it
+    a node is asked to go   all save, 75; it tells the others' agents by the store ──► restart without it
+    a node comes            torchrun asks the ranks to leave: save, 75 ──► restart with it
+
+A rank that says that no further start helps (`no_more_starts` of settings.py) is not started again.
+
     python -m scalewright.launch.agent [--saved CODE] TORCHRUN'S OPTIONS -m scalewright train run.yaml
 
 `--saved`: the code in the place of 75, for schedulers that restart on codes of their own.
@@ -15,6 +23,7 @@ exit code into 1: a scheduler can't tell "saved, start me again" from a crash.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +31,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from scalewright.launch.settings import ends_told
 from scalewright.launch.stop import STOP_SIGNALS, heard_signals, keep_exit_code
 from scalewright.spec.common.formatting import printable
 from scalewright.spec.common.ports import port_is_taken
@@ -30,6 +40,7 @@ from scalewright.spec.errors import Stopped, UserError
 INTERRUPTED = 128 + signal.SIGINT  # the shells' code
 MONITOR = "_monitor_workers"  # of torchrun's agent: a look at its ranks, ten times a second
 LEFT_TO_TORCHRUN = "SIGQUIT"
+LEAVES = "scalewright/leaves"  # in the agents' store of a round
 ENDED_BY_US = (-signal.SIGTERM,)  # torchrun ends the ranks that are slower to leave than the first
 
 
@@ -53,14 +64,19 @@ def main(arguments: Sequence[str]) -> int:
 
     for number in heard_signals():
         signal.signal(number, pass_on)
+    if any(re.fullmatch(r"(--nnodes=)?\d+:\d+", option) for option in options):
+        # Where ranks meet is made anew for each world: torch 2.13 keeps the old one's for nodes that were there before.
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     # Seconds, in which a signal would have ended this process with its own code.
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
-    setattr(LocalElasticAgent, MONITOR, _ends_saved(getattr(LocalElasticAgent, MONITOR), asked, told))
     try:
-        torchrun(["--signals-to-handle", LEFT_TO_TORCHRUN, *options])
+        with ends_told() as ended:
+            look = _ends_saved(getattr(LocalElasticAgent, MONITOR), asked, told, ended)
+            setattr(LocalElasticAgent, MONITOR, look)
+            torchrun(["--signals-to-handle", LEFT_TO_TORCHRUN, *options])
     except ChildFailedError as error:
         codes = [failure.exitcode for failure in error.failures.values()]
         if asked.count(signal.SIGINT) > 1 and Stopped.exit_code not in codes:
@@ -78,7 +94,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _ends_saved(monitor: Callable[..., Any], asked: list[int], told: set[int]) -> Callable[..., Any]:
+def _ends_saved(
+    monitor: Callable[..., Any], asked: list[int], told: set[int], ended: Callable[[], bool]
+) -> Callable[..., Any]:
     """torchrun's look at its ranks, after which it doesn't start again those that saved and left.
 
     `--max-restarts` is for crashes: ranks that leave with 75 were asked to, here or on another node.
@@ -86,15 +104,41 @@ def _ends_saved(monitor: Callable[..., Any], asked: list[int], told: set[int]) -
     """
 
     def look(agent: Any, *arguments: Any) -> Any:
+        elastic = agent._worker_group.spec.rdzv_handler.get_backend() != "static"
         if asked:
+            if elastic:
+                _leave(agent)
             _end_ranks(told, at_once=False)
         result = monitor(agent, *arguments)
         codes = [failure.exitcode for failure in result.failures.values()]
-        if codes and were_saved(codes, asked=bool(asked)):
+        if not codes:
+            return result
+        saved = were_saved(codes, asked=bool(asked))
+        if saved and not asked and elastic and _goes_on(agent):
+            agent._remaining_restarts += 1  # it takes one off: a node that comes or goes is no crash
+        elif saved or ended():
             agent._remaining_restarts = 0
+        elif agent._remaining_restarts:
+            _end_ranks(set(), at_once=True)  # torchrun would wait 30 s for those that wait for a rank that is gone
         return result
 
     return look
+
+
+def _leave(agent: Any) -> None:
+    """Tells the other agents that this node goes. torchrun would close the rendezvous behind itself, for all."""
+    with suppress(Exception):  # the store is gone with its node
+        agent._worker_group.store.set(LEAVES, b"1")
+    agent._worker_group.spec.rdzv_handler.shutdown = lambda: True
+
+
+def _goes_on(agent: Any) -> bool:
+    """Whether ranks saved and left because a node comes or goes, and not the run's end."""
+    with suppress(Exception):
+        return bool(
+            agent._worker_group.spec.rdzv_handler.num_nodes_waiting() or agent._worker_group.store.check([LEAVES])
+        )
+    return False
 
 
 def were_saved(codes: Iterable[int], *, asked: bool) -> bool:

@@ -10,6 +10,7 @@ Whether the kernel ended one for lack of memory is known by its counters before 
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,27 @@ def follows(failure: Failure) -> bool:
     """Whether a worker failed because another one had left."""
     kind, detail = failure[1]
     return kind == "crash" and any(text in detail[0] for text in BROKEN)
+
+
+def culprits(failures: list[Failure], world: int) -> tuple[int, ...]:
+    """The ranks that died by themselves, or that the others waited for; none where all did, or an exception says why.
+
+    Native code aborts in ranks that miss another one (`aborted`, and NCCL's watchdog): those are no culprits.
+    """
+    named = {rank for _, (kind, detail) in failures if kind == "raise" for rank in getattr(detail, "ranks", ())}
+    died = {rank for rank, (kind, _) in failures if kind == "died"} - {f[0] for f in failures if aborted(f)}
+    ranks = named or died
+    return tuple(sorted(ranks)) if len(ranks) < world else ()
+
+
+def likeness(error: Exception, traceback: str = "") -> str:
+    """A failure in words that another one of its kind has, too: the exception and where it was raised, the cause of
+    a death, or a sentence without its numbers."""
+    if places := re.findall(r'File "([^"]+)", line (\d+), in (\S+)', traceback):
+        path, line, function = places[-1]
+        kind = traceback.strip().splitlines()[-1].partition(":")[0]
+        return f"{kind} in {function} ({Path(path).name}:{line})"
+    return re.sub(r"\d+(\.\d+)?", "#", str(error).partition(";")[0])[:200]
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from scalewright.spec.base import read_yaml
 from scalewright.spec.common.formatting import counted
 from scalewright.spec.common.shell import operand
+from scalewright.spec.elastic import layouts_on
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.launch import LaunchSpec
@@ -34,6 +35,7 @@ class LaunchJob:
     overrides: tuple[str, ...] = ()
     device: str = "cuda"  # cuda | cpu
     out_dir: str = ""  # the run's folder, as the ranks find it; "": runs/<name>
+    least_nodes: int | None = None  # of an elastic run; null: it takes all of them, or none
 
     @property
     def world(self) -> int:
@@ -91,7 +93,17 @@ def make_job(
     told = [f"launch.{key}={getattr(site, key)}" for key in OF_RANKS if key in given and key not in of_run]
     device = "cpu" if run.device == "cpu" else "cuda"
     overrides, folder = (*overrides, *told), run.folder.as_posix()
-    return LaunchJob(run.name, count, per_node, site, operand(run_file), overrides, device, folder)
+    least = least_nodes(run, count, per_node)
+    return LaunchJob(run.name, count, per_node, site, operand(run_file), overrides, device, folder, least)
+
+
+def least_nodes(run: RunSpec, nodes: int, per_node: int) -> int | None:
+    """The fewest nodes of an elastic run that its layout fits; None where it fits no fewer than all."""
+    if run.elastic is None:
+        return None
+    worlds = ((count, count * per_node) for count in range(1, nodes))
+    fits = (n for n, world in worlds if world >= (run.elastic.min or 1) and any(layouts_on(run.layout, world)))
+    return next(fits, None)
 
 
 def read_profile(path: Path | None) -> dict[str, object]:

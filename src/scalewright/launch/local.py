@@ -32,7 +32,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from scalewright.launch.deaths import ADVICE, Died, aborted, blame, follows, oom_kills
+from scalewright.launch.deaths import ADVICE, Died, aborted, blame, culprits, follows, likeness, oom_kills
 from scalewright.launch.fork_server import WORKER, can_answer
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import use_loopback
@@ -40,7 +40,7 @@ from scalewright.launch.stop import EARLY, STOP_SIGNALS, stop_signals
 from scalewright.spec.common.files import scratch_folder
 from scalewright.spec.errors import RunError, Stopped, UserError
 
-GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
+GRACE_SECONDS = 1.0  # between asking the survivors of a dead worker to leave and killing them
 CAUSE_SECONDS = 5.0  # between a broken connection and the error of its other end
 ROW, BEGUN = "row", "begun"  # the kinds of a worker's messages before its answer
 
@@ -65,6 +65,7 @@ def run_local(
     on_row: Callable[[str, dict[str, object]], bool] | None = None,
     import_main: bool = True,
     node: RankContext | None = None,
+    devices: Sequence[int] = (),
 ) -> Any:
     """Runs `target(context, *arguments)` in `world` processes; returns the first one's answer.
 
@@ -73,7 +74,8 @@ def run_local(
     0's `context.tell`, in this process; when it returns true, the workers save and leave. Raises KeyboardInterrupt at a
     second Ctrl-C, with which the workers leave at once. `import_main` false: workers don't import the script that
     called (it needs no `__main__` guard then, and nothing of it can be among the arguments). `node`: this process's
-    rank among nodes, each of which starts `world` workers of one bigger world.
+    rank among nodes, each of which starts `world` workers of one bigger world. `devices`: the numbers of the workers'
+    devices, where they aren't 0, 1, ...
     """
     workers: list[_Worker] = []
     signals: list[int] = []
@@ -101,11 +103,12 @@ def run_local(
 
     with stop_signals(forward), scratch_folder("ranks") as folder:
         prepare_workers(preload)
-        start_method, kills = _start_method(preload), oom_kills()
+        start_method, kills, stuck = _start_method(preload), oom_kills(), tuple[int, ...]()
         threads = threads or find_context().threads or max(1, cores() // world)
         try:
             for rank in range(world):
                 context = _context(rank, world, folder, threads, node)
+                context = replace(context, device=devices[rank]) if devices else context
                 follow = on_row is not None and context.rank == 0
                 starting.append(rank)
                 with nullcontext() if import_main else _without_main():
@@ -117,16 +120,23 @@ def run_local(
             if on_start:
                 on_start([worker.process.pid or 0 for worker in workers])
             return _watch(workers, on_row)
+        except Stopped as error:
+            error.by_signal = bool(signals)
+            raise
         except Died as error:
             # A worker that had no handler yet, or hadn't imported what it runs.
             if error.number in STOP_SIGNALS or (signal.SIGINT in signals and error.importing):
                 raise Stopped(EARLY) from None
             if error.number == signal.SIGKILL and (oom_kills() or 0) > (kills or 0):
-                reason = f"{error}; the kernel ended it: this machine ran out of memory: {ADVICE}"
-                raise RunError(reason) from None
+                reason = RunError(f"{error}; the kernel ended it: this machine ran out of memory: {ADVICE}")
+                reason.ranks, reason.failure, reason.failed_at = error.ranks, error.failure, error.failed_at
+                raise reason from None
+            raise
+        except RunError as error:
+            stuck = error.ranks
             raise
         finally:
-            _end(workers)
+            _end(workers, stuck)
 
 
 def _context(index: int, world: int, folder: Path, threads: int, node: RankContext | None) -> RankContext:
@@ -264,6 +274,7 @@ def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, object]], bo
     pending = list(workers)
     failures: list[tuple[int, tuple[str, Any]]] = []
     deadline: float | None = None
+    failed_at: float | None = None
     while pending and (deadline is None or time.monotonic() < deadline):
         wait([w.pipe for w in pending] + [w.process.sentinel for w in pending], timeout=0.2)
         for worker in list(pending):
@@ -278,11 +289,19 @@ def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, object]], bo
             pending.remove(worker)
             if worker.answer[0] != "ok":
                 failures.append((rank, worker.answer))
+                failed_at = failed_at or time.time()
                 # Others' errors follow from the first. A broken connection is one: the cause is to come.
                 patience = CAUSE_SECONDS if all(follows(f) or aborted(f) for f in failures) else 1.0
+                if any(kind == "raise" and getattr(detail, "ranks", ()) for _, (kind, detail) in failures):
+                    patience = 0.0  # all is known
                 deadline = min(deadline or math.inf, time.monotonic() + patience)
     if failures:
-        raise blame(failures)
+        error = blame(failures)
+        if isinstance(error, RunError):
+            error.ranks = culprits(failures, len(workers))
+            error.failure = error.failure or likeness(error, "".join(getattr(error, "__notes__", ())))
+            error.failed_at = failed_at if error.failed_at is None else error.failed_at
+        raise error
     return workers[0].answer[1] if workers[0].answer else None
 
 
@@ -305,7 +324,10 @@ def _last_words(worker: _Worker) -> tuple[str, Any] | None:
     """The reason left by a worker that couldn't answer: its main thread was stuck outside Python."""
     with suppress(OSError):
         if worker.last_words is not None:
-            return "raise", RunError(worker.last_words.read_text(encoding="utf-8"))
+            about, _, reason = worker.last_words.read_text(encoding="utf-8").partition("\n")
+            error, (behind, since) = RunError(reason), about.split()
+            error.ranks, error.failed_at = (int(behind),), float(since)
+            return "raise", error
     return None
 
 
@@ -315,10 +337,12 @@ def _death(worker: _Worker) -> tuple[str, Any]:
     return "died", (worker.process.exitcode, worker.begun)
 
 
-def _end(workers: list[_Worker]) -> None:
-    """Closes the pipes, so that the remaining workers leave; kills those that don't."""
-    for worker in workers:
+def _end(workers: list[_Worker], stuck: Sequence[int] = ()) -> None:
+    """Closes the pipes, so that the remaining workers leave; kills those that don't, and those that are `stuck`."""
+    for rank, worker in enumerate(workers):
         worker.pipe.close()
+        if rank in stuck:
+            worker.process.kill()
     deadline = time.monotonic() + GRACE_SECONDS
     for worker in workers:
         worker.process.join(max(0.0, deadline - time.monotonic()))

@@ -29,6 +29,7 @@ class RankContext:
     local_world: int = 1
     rendezvous: str = ""  # file:///... or tcp://host:port (`with_address` of rendezvous.py); empty when alone
     attempt: int = 0  # restarts so far; keeps a new attempt's addresses apart from the old one's
+    meeting: str = "0"  # the attempt's name, once the ranks have met
     starter: str = "none"
     waited_for: bool = False  # by its starter, the parent process: without that, it is left behind
     whole_node: bool = False  # the only process of its node, or pod: it may start several ranks there
@@ -37,6 +38,7 @@ class RankContext:
     # Passes rank 0's ("train" | "valid" | "event", row) to the process that follows the run; true: stop.
     tell: Callable[[str, dict[str, object]], bool | None] | None = None
     supervisor: Path | None = None  # a folder of the process that started this one as a worker, and waits
+    device: int | None = None  # its number on this machine; null: the local rank's
 
     @property
     def last_words(self) -> Path | None:
@@ -90,6 +92,11 @@ def find_context(environ: Mapping[str, str] | None = None) -> RankContext:
         shared_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         threads=threads,
     )
+
+
+def is_restarted(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether torchrun's agent started this process, also as the only one: it starts it again by itself."""
+    return bool((os.environ if environ is None else environ).get("TORCHELASTIC_RUN_ID"))
 
 
 def _rendezvous(source: Source, environ: Mapping[str, str]) -> str:

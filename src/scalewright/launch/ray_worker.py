@@ -2,7 +2,7 @@
 
     Ray's worker 0 ─ a free port ─► all workers          (a group of Ray's, on Gloo)
     each worker ──► `scalewright train run.yaml`         leaves when its worker does (exits_with_parent.py)
-       0, 2, 75  returned: the job ends with that code
+       0, 2, 75  returned: the job ends with that code; so do others of a run that was given up
        others    raised: Ray Train's controller starts all workers again; they resume from the checkpoint
 
 The rank has its own process because Ray runs this function in a thread, beside a process group of Ray's own.
@@ -19,6 +19,7 @@ from typing import Any
 from scalewright.launch.in_every_rank import environment
 from scalewright.launch.rank import find_context
 from scalewright.launch.rendezvous import free_port
+from scalewright.launch.settings import ends_told
 from scalewright.spec.errors import Stopped, UserError
 
 # Starting again would change neither of the first two; a run that was asked to stop is to stay stopped.
@@ -32,14 +33,16 @@ def run_rank(config: Mapping[str, Any]) -> int:
     which another start may go on.
     """
     context = find_context()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "scalewright.launch.exits_with_parent", "train", *config["arguments"]],
-        cwd=config["folder"],
-        env=environment(context, _agree_on_port(context.rank), os.environ),
-        stdin=subprocess.PIPE,  # closed when this worker dies, whatever kills it
-    )
-    code = process.wait()
-    if code not in ENDS:
+    with ends_told() as ended:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scalewright.launch.exits_with_parent", "train", *config["arguments"]],
+            cwd=config["folder"],
+            env=environment(context, _agree_on_port(context.rank), os.environ),
+            stdin=subprocess.PIPE,  # closed when this worker dies, whatever kills it
+        )
+        code = process.wait()
+        over = code in ENDS or ended()
+    if not over:
         raise RuntimeError(f"rank {context.rank} left with exit code {code}")
     return code
 

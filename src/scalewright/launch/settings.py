@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from scalewright.spec.common.files import scratch_folder
 
 MANY_FILES = 65536  # open files of a rank: sockets to every member of each of its groups, and data
 
@@ -53,6 +56,28 @@ def describe_rank(rank: int, world: int, local_rank: int, device: str) -> None:
 def quiet_profiler() -> None:
     """Keeps the log lines of torch's profiler off stderr, where it writes some with every trace."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+
+TOLD = "SCALEWRIGHT_NO_MORE_STARTS"  # a file, from whoever starts ranks again to them
+
+
+@contextmanager
+def ends_told() -> Iterator[Callable[[], bool]]:
+    """Within, processes that are started from here can tell that no further start of them helps; whether one has."""
+    with scratch_folder("starts") as folder:
+        file = folder / "no-more"
+        os.environ[TOLD] = str(file)
+        try:
+            yield file.exists
+        finally:
+            os.environ.pop(TOLD, None)
+
+
+def no_more_starts() -> None:
+    """Tells the agent, or Ray's worker, that started this process: it would only end in the same way again."""
+    if path := os.environ.get(TOLD):
+        with suppress(OSError):
+            Path(path).touch()
 
 
 # The trackers' own variables that a run obeys where its `track` keys are silent (track/store.py).

@@ -26,6 +26,7 @@ STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP") if hasattr(signal, name)
 )
 STOP_FILE = "STOP"  # in out_dir
+DEVICES_FILE = "DEVICES"  # there, too: how many local ranks an elastic run is to go on with; empty: all
 JOB_ENDS = ("SLURM_JOB_END_TIME",)  # in seconds since 1970 (srun(1), from Slurm 22.05 on)
 END_S = 120  # that Python may take to end
 EARLY = "stopped while no step was made: the same command goes on"

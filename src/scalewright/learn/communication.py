@@ -68,6 +68,11 @@ def replica_volume(psi: float, shards: int) -> float:
     return 2 * psi / shards
 
 
+def outer_volume(psi: float, islands: int, inner_steps: int) -> float:
+    """Numbers a step that islands send each other, all parameters every `inner_steps` (Douillard et al. 2023)."""
+    return ring_volume("all_reduce", psi, islands) / inner_steps
+
+
 def tensor_volume(b: int, s: int, h: int, tp: int, layers: int, gathered_again: bool = False) -> float:
     """Numbers that tensor parallelism sends for one micro-batch in `layers` blocks, with or without SP.
 

@@ -177,3 +177,9 @@ def core_term(hidden: int, heads: int, seq_len: int) -> float:
     """5 a s / h: bytes that attention's core keeps, in units of s b h."""
     whole = gpt_activation_bytes(hidden, heads, seq_len, 1)
     return (whole - gpt_activation_bytes(hidden, heads, seq_len, 1, recompute="selective")) / (seq_len * hidden)
+
+
+def nested_inputs(layers: int, group: int | None = None) -> float:
+    """Block inputs alive where only every k-th is kept: k + L / k, least at k = sqrt(L) (Chen et al. 2016 §3.2)."""
+    every = group or max(1, round(layers**0.5))
+    return every + layers / every

@@ -29,6 +29,10 @@ Check = tuple[str, str, Callable[[], Finding | Iterable[Finding] | None]]
 MARKS: dict[Severity, tuple[str, str]] = {
     "ok": ("✓", "green"), "note": ("·", "cyan"), "warn": ("!", "yellow"), "problem": ("✗", "bold red")
 }  # fmt: skip
+TERMS = {  # a check -> the word of `explain` behind it
+    "threads": "OpenMP", "numa": "NUMA", "cores": "CPU", "memory": "RAM", "devices": "GPU", "port": "port",
+    "gloo interface": "IP address", "file system": "file system", "write speed": "file system",
+}  # fmt: skip
 
 
 def examine(folder: Path = Path("."), environ: Mapping[str, str] | None = None, measure: bool = True) -> Report:
@@ -115,6 +119,8 @@ def render(report: Report, width: int = 100, colour: bool = False) -> str:
             if finding.how and finding.severity != "ok":
                 arrow = "→" if colour else "->"
                 text.append(printable(f"\n{arrow} {finding.how}"), style="dim" if finding.severity == "note" else style)
+            if finding.severity != "ok" and finding.rule in TERMS:
+                text.append(f"\nwhat it is: scalewright explain {TERMS[finding.rule]}", style="dim")
             word = Text(mark if colour else finding.severity, style=style)
             table.add_row(word, Text(f"  {finding.rule}", style="dim"), text)
     console.print(table)

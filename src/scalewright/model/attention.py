@@ -15,6 +15,8 @@ head's sink (gpt-oss) is one learned score more in its softmax, of a key whose v
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,9 +25,11 @@ from scalewright.model.attend import Scores, widened
 from scalewright.model.context import Context, Rule
 from scalewright.model.gpu_rows import attend_blocks, attend_segments, takes_segments
 from scalewright.model.norm import build_qk_norm
-from scalewright.model.rope import rotate
+from scalewright.model.rope import Tables, rotate
 from scalewright.model.rows import attend_rows
 from scalewright.spec.model import ModelSpec
+
+FEW = 64  # tokens
 
 
 class Attention(nn.Module):
@@ -42,6 +46,7 @@ class Attention(nn.Module):
         self.q = nn.Linear(d, query, bias=spec.qkv_bias)
         self.k = nn.Linear(d, kv, bias=spec.qkv_bias)
         self.v = nn.Linear(d, kv, bias=spec.qkv_bias)
+        self.joined: Callable[[Tensor], Sequence[Tensor]] | None = None  # q, k and v by one product: serving sets it
         self.q_norm = build_qk_norm(spec, layer, spec.num_attention_heads)
         self.k_norm = build_qk_norm(spec, layer, spec.kv_heads)
         self.sinks = nn.Parameter(torch.zeros(spec.num_attention_heads)) if spec.attention_sinks else None
@@ -52,7 +57,7 @@ class Attention(nn.Module):
         q, k, v = self._heads(x)
         rope = context.local_rope if self.sliding else context.rope
         if self.turns and rope is not None:
-            q, k = rotate(q, *rope, self.interleaved), rotate(k, *rope, self.interleaved)
+            q, k = self._rotated(q, k, rope)
         if not self.turns and context.temperature is not None:
             q = (q * context.temperature).to(q.dtype)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -61,9 +66,16 @@ class Attention(nn.Module):
         out = self.core(q, k, v, context, self.sinks)
         return self.o(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
+    def _rotated(self, q: Tensor, k: Tensor, rope: Tables) -> Sequence[Tensor]:
+        """q and k turned; where tokens are few, calls count, and one turns both."""
+        if self.joined is None or q.shape[1] > FEW:
+            return rotate(q, *rope, self.interleaved), rotate(k, *rope, self.interleaved)
+        both = rotate(torch.cat([q, k], dim=2), *rope, self.interleaved)
+        return torch.split(both, [q.shape[2], k.shape[2]], dim=2)
+
     def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q [B, T, H, K], k and v [B, T, G, K], clipped and normed as in the model's spec."""
-        q, k, v = self.q(x), self.k(x), self.v(x)
+        q, k, v = (self.q(x), self.k(x), self.v(x)) if self.joined is None else self.joined(x)
         if self.q_norm is not None and self.k_norm is not None and not self.norm_per_head:
             q, k = self.q_norm(q), self.k_norm(k)
         if self.clip is not None:

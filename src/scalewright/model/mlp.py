@@ -52,8 +52,12 @@ class MLP(nn.Module):
         self.gate = nn.Linear(d, f, bias=bias) if spec.gated else None
         self.up = nn.Linear(d, f, bias=bias)
         self.down = nn.Linear(f, d, bias=bias)
-        self.kind = spec.mlp_type
+        self.kind, self.units = spec.mlp_type, f
+        self.joined: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None  # both by one product: serving sets it
 
     def forward(self, x: Tensor) -> Tensor:
-        gate = None if self.gate is None else self.gate(x)
-        return self.down(hidden_units(self.kind, gate, self.up(x)))  # type: ignore[no-any-return]
+        if self.joined is not None:
+            hidden = hidden_units(self.kind, *self.joined(x))
+        else:
+            hidden = hidden_units(self.kind, None if self.gate is None else self.gate(x), self.up(x))
+        return self.down(hidden)  # type: ignore[no-any-return]

@@ -10,6 +10,8 @@ world's communicator, Gloo's one by one. Over an axis of size 1, which has no gr
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,6 +27,7 @@ from scalewright.parallel.timers import Timers
 from scalewright.spec.grid import Grid
 from scalewright.spec.groups import HEADS, HOST, USED, AxisGroups, plan_groups
 
+MEET_S = 0.02  # between looks at whether all ranks have come
 TIMEOUT = timedelta(minutes=30)  # of a world whose run states none (`train.timeouts.start_s`)
 
 
@@ -135,18 +138,21 @@ def _one_by_one(
 
 
 def join_world(
-    rank: int, world: int, rendezvous: str, device: torch.device, *, attempt: int = 0, shared_store: bool = False,
-    timeout: timedelta = TIMEOUT,
-) -> None:  # fmt: skip
-    """Joins the others at `rendezvous` (file:///... or tcp://host:port).
+    rank: int, world: int, rendezvous: str, device: torch.device, *, attempt: int | None = 0,
+    shared_store: bool = False, timeout: timedelta = TIMEOUT,
+) -> str:  # fmt: skip
+    """Joins the others at `rendezvous` (file:///... or tcp://host:port); the name of the attempt, alike on all ranks.
 
     `timeout` is that of meeting, and of torch's own group of all ranks until `set_timeout` changes it. A
-    restarted job (attempt > 0) looks its peers up where the old attempt's addresses can't be.
+    restarted job (attempt > 0) looks its peers up where the old attempt's addresses can't be; `attempt` None: ranks
+    don't know alike how often they were started, and agree on a name.
     """
+    store, name = _meeting_point(rank, world, rendezvous, attempt, shared_store, timeout)
     dist.init_process_group(
-        backend_for(device), store=_meeting_point(rank, world, rendezvous, attempt, shared_store, timeout), rank=rank,
+        backend_for(device), store=store, rank=rank,
         world_size=world, timeout=timeout, device_id=device if device.type == "cuda" else None,
     )  # fmt: skip
+    return name
 
 
 def ensure_world(mesh: Mesh) -> None:
@@ -172,16 +178,43 @@ def set_timeout(mesh: Mesh, seconds: float) -> None:
 
 
 def _meeting_point(
-    rank: int, world: int, rendezvous: str, attempt: int, shared_store: bool, timeout: timedelta = TIMEOUT
-) -> Any:
-    """An attempt's own store: a prefix in the server's, or a file of its own. The last rank to leave a FileStore
-    deletes its file: in one shared by attempts with the address of a rank that had come back already, for which its
-    peer would wait until the timeout (seen once in 300 meetings of two ranks)."""
+    rank: int, world: int, rendezvous: str, attempt: int | None, shared_store: bool, timeout: timedelta = TIMEOUT
+) -> tuple[Any, str]:
+    """An attempt's own store, a prefix in the server's, or a file of its own; and the attempt's name. The last rank to
+    leave a FileStore deletes its file: in one shared by attempts with the address of a rank that had come back
+    already, for which its peer would wait until the timeout (seen once in 300 meetings of two ranks)."""
     if not rendezvous.startswith("tcp://"):
-        return FileStore(f"{unquote(urlparse(rendezvous).path)}-{attempt}", world)
+        return FileStore(f"{unquote(urlparse(rendezvous).path)}-{attempt or 0}", world), str(attempt or 0)
     host, _, port = rendezvous.removeprefix("tcp://").rpartition(":")
     master = rank == 0 and not shared_store
-    return PrefixStore(f"attempt-{attempt}", TCPStore(host, int(port), world, is_master=master, timeout=timeout))
+    store = TCPStore(host, int(port), world, is_master=master, wait_for_workers=attempt is not None, timeout=timeout)
+    name = _agree(PrefixStore("starts", store), rank, world, timeout) if attempt is None else str(attempt)
+    return PrefixStore(f"attempt-{name}", store), name
+
+
+def _agree(store: Any, rank: int, world: int, timeout: timedelta) -> str:
+    """A name of this start that all its ranks have. torchrun's agents count restarts each for itself: one that came
+    later, or whose ranks were only asked to leave, has another number; and their store may outlive the ranks.
+
+        rank 0   start = name ─► waits until every rank is here ─► takes start away, for the next one ─► whole
+        others   read start ─► here ─► wait for whole; start may change meanwhile: the old one was of dead ranks
+    """
+    end, name = time.monotonic() + timeout.total_seconds(), uuid.uuid4().hex[:12] if rank == 0 else ""
+    if rank == 0:
+        store.set("start", name)
+    while time.monotonic() < end:
+        if rank == 0 and store.add(f"{name}/here", 0) >= world - 1:
+            store.set("start", "")  # not deleted: others may be about to read it
+            store.set(f"{name}/whole", "1")
+            return name
+        now = store.get("start").decode() if rank and store.check(["start"]) else ""
+        if now not in ("", name):
+            name = now
+            store.add(f"{name}/here", 1)
+        if rank and name and store.check([f"{name}/whole"]):
+            return name
+        time.sleep(MEET_S)
+    raise RuntimeError(f"timed out: after {timeout} not all of {world} ranks had come")
 
 
 def leave_world(*, together: bool = True) -> None:

@@ -62,6 +62,10 @@ class Timers:
         self.on = self._started = True
         self._device = device if device.type == "cuda" else None
 
+    def stop(self) -> None:
+        """Marks no more, but in a traced step."""
+        self._started, self.on = False, self._named is not None
+
     def named(self, range_of: Callable[[str], AbstractContextManager[Any]] | None) -> None:
         """From now on every mark is a range of its name, too; None: no more."""
         self._named = range_of

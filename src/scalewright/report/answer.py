@@ -1,4 +1,4 @@
-"""The page of a budget or a goodput: its lines, then its bars and tables, as one file.
+"""The page of a budget, a goodput, a chaos or a term: its lines, then its bars and tables, as one file.
 
 answer (its --json) ──► blocks (present/) ──► sections of a page
 
@@ -14,9 +14,10 @@ from scalewright.report.document import JSON
 from scalewright.report.page import Page, block_section, render, write
 from scalewright.report.present import show_answer
 from scalewright.report.present.blocks import Line, Note
+from scalewright.report.sections.chaos import in_time
 
 STYLES = ("report.css", "plan.css", "diagnosis.css")
-KINDS = {"tokens_per_param": "Budget", "young_daly_interval_s": "Goodput"}
+KINDS = {"tokens_per_param": "Budget", "young_daly_interval_s": "Goodput", "faults": "Chaos", "see": "Term"}
 
 
 def kind_of(answer: JSON) -> str | None:
@@ -30,6 +31,7 @@ def write_answer(answer: JSON, path: str | Path, force: bool = False) -> Path:
     said = [block for block in shown.blocks if isinstance(block, (Line, Note))]
     sections = [
         block_section("answer", "The answer", [*shown.head, *said]),
+        in_time(answer) if kind == "Chaos" else None,
         block_section("numbers", "In numbers", [block for block in shown.blocks if block not in said]),
     ]
     page = Page(

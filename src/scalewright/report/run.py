@@ -11,11 +11,21 @@ from pathlib import Path
 
 from scalewright.report.folder import RunFolder, read_folder
 from scalewright.report.page import Page, Section, render, write
-from scalewright.report.sections import comparison, configuration, curves, experts, health, overview, pipeline, timeline
+from scalewright.report.sections import (
+    comparison,
+    configuration,
+    curves,
+    experts,
+    health,
+    overview,
+    pipeline,
+    timeline,
+    wall_time,
+)  # fmt: skip
 
 SECTIONS: tuple[Callable[[RunFolder], Section | None], ...] = (
-    health.section, overview.section, curves.section, experts.section, comparison.spent_section, comparison.section,
-    pipeline.section, overview.sample_section, timeline.section, configuration.section,
+    health.section, overview.section, curves.section, experts.section, wall_time.section, comparison.spent_section,
+    comparison.section, pipeline.section, overview.sample_section, timeline.section, configuration.section,
     configuration.environment_section,
 )  # fmt: skip
 

@@ -9,7 +9,9 @@
 
 (Kwon et al. 2023, arXiv 2309.06180 §4.) A block that a prompt filled is registered under a digest of all tokens up to
 its end, and its own tokens are compared when it is looked up. Where a row goes on, the block behind its last one is
-preferred, and a new row begins where most room is: attention reads a row in one piece then, without a copy.
+preferred, and a new row begins where all of it has room, rows of about one size at equal distances: attention reads
+them in one piece then, without a copy (batches.py). The next row goes behind the last one, so that kept prefixes are
+overwritten in the order in which they came.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 
-BLOCK = 64  # tokens of a block, of a chunk of a prompt, and the unit in which prefixes are shared
+from scalewright.spec.serving import BLOCK
 
 Key = bytes
 
@@ -33,16 +35,12 @@ def block_keys(tokens: Sequence[int]) -> list[Key]:
     return keys
 
 
-def blocks_for(tokens: int) -> int:
-    """How many blocks hold so many tokens."""
-    return -(-tokens // BLOCK)
-
-
 class Blocks:
     """The blocks of a cache: who holds them, and what prefixes they have."""
 
     def __init__(self, number: int) -> None:
         self.counts = [0] * number  # rows that hold each
+        self._next = 0  # behind where the last row began to be placed
         self._free = set(range(number))  # held by none, and registered under nothing
         self._kept: OrderedDict[int, None] = OrderedDict()  # held by none, but registered: oldest first
         self._of_key: dict[Key, int] = {}
@@ -58,16 +56,15 @@ class Blocks:
         """Blocks that no row holds, with the keys and values of a prefix."""
         return list(self._kept)
 
-    def take(self, after: int | None = None) -> int:
-        """A block for one row: behind `after` if that's possible. Raises IndexError where all are held."""
-        if after is not None and after + 1 < len(self.counts) and self.counts[after + 1] == 0:
-            block = after + 1
-        elif self._free:
-            block = self._roomiest()
-        elif self._kept:
-            block = next(iter(self._kept))
-        else:
+    def take(self, after: int | None = None, size: int = 1) -> int:
+        """A block for one row: behind `after` if that's possible, else one from which on it has room for `size`.
+
+        Raises IndexError where all are held.
+        """
+        if not self.available:
             raise IndexError("every block is held")
+        behind = after is not None and after + 1 < len(self.counts) and self.counts[after + 1] == 0
+        block = after + 1 if after is not None and behind else self._place(size)
         self._free.discard(block)
         self._kept.pop(block, None)
         self._forget(block)
@@ -122,16 +119,16 @@ class Blocks:
         if (registered := self._key_of.pop(block, None)) is not None:
             del self._of_key[registered[0]]
 
-    def _roomiest(self) -> int:
-        """Where a new row has most room behind it: a third into the longest run of free blocks that follows a held
-        one, so that the row before it can still grow; its first block where none comes before."""
-        best, start, longest, run = min(self._free), None, 0, 0
-        for block in range(len(self.counts) + 1):
-            if block in self._free:
-                start, run = (block if run == 0 else start), run + 1
-                continue
-            if run > longest and start is not None:
-                longest = run
-                best = start if start == 0 else start + run // 3
-            run = 0
-        return best
+    def _place(self, size: int) -> int:
+        """Where a row of `size` blocks has room, at a multiple of a power of two: free blocks from the last place on,
+        else blocks that none holds, else where half of it has room."""
+        size = min(1 << (size - 1).bit_length(), len(self.counts))
+        while True:
+            places = range(0, len(self.counts) - size + 1, size)
+            order = sorted(places, key=lambda place: (place < self._next, place))
+            for allowed in (lambda block: block in self._free, self.is_idle):
+                for place in order:
+                    if all(map(allowed, range(place, place + size))):
+                        self._next = place + size
+                        return place
+            size = (size + 1) // 2

@@ -16,14 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scalewright.model.decoder import Decoder
+from scalewright.serve.batches import hidden_agree
 from scalewright.serve.invariant import (
     MOST,
     agree,
     agrees,
+    even,
+    least_rows,
     multiplied,
-    padded_rows,
     padding,
-    share_products,
     threads,
     turn_weights,
 )
@@ -36,19 +37,28 @@ class Compute:
     def __init__(self, model: Decoder, blocks: int) -> None:
         self._threads = torch.get_num_threads() if next(model.parameters()).device.type == "cpu" else 1
         self.model, self.pages = model.eval(), Pages(model, blocks, self._threads)
-        self.room = MOST - padding(model)  # tokens of a forward
-        self._undo = [turn_weights(model), share_products(model, self._threads)]
+        loops = even(model)
+        self.multiple = 2 if loops else 1  # rows of a forward are a multiple of that
+        self._outer = min(self._threads, 2) if loops else 1  # threads of all but products
+        self._undo = turn_weights(model, self._threads)
         with threads(1):
-            self.invariant = agrees(model)
-        head = multiplied(model)[-1] if model.head is None or model.head.weight is None else model.head.weight
-        with threads(self._threads):
-            self._head_threads = self._threads if agree(partial(F.linear, weight=head), head) else 1
-        self._hidden, self.multiple = torch.empty(0), 1  # rows of a forward are a multiple of that
+            self.invariant = agrees(model) and hidden_agree(model)
+        self._head_threads = 1  # a product has its own
+        if model.head is None or model.head.weight is None:
+            with threads(self._threads):
+                tied = multiplied(model)[-1]
+                self._head_threads = self._threads if agree(partial(F.linear, weight=tied), tied) else 1
+        self._hidden, self._padding = torch.empty(0), padding(model)
+
+    @property
+    def room(self) -> int:
+        """Tokens of a forward."""
+        return MOST - MOST % self.multiple - self._padding
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], pieces: Sequence[Piece], wanted: Sequence[int]) -> Tensor:
         """Logits [len(wanted), V] of those of the pieces' tokens; all are put into the cache."""
-        with threads(1):
+        with threads(self._outer):
             self._hidden = paged_forward(self.model, self.pages, tokens, pieces, self._rows(len(tokens)))
             return self._logits(self._hidden, wanted)
 
@@ -60,7 +70,7 @@ class Compute:
 
         `rows` of that forward, the token that follows each, and the pieces that they are; `wanted`: of these rows.
         """
-        with threads(1):
+        with threads(self._outer):
             size = self._rows(len(rows))
             index = torch.tensor([*rows, *[len(self._hidden) - 1] * (size - len(rows))], device=self._hidden.device)
             hidden = paged_prediction(self.model, self.pages, self._hidden[index], following, pieces)
@@ -72,14 +82,16 @@ class Compute:
         """Copies blocks of the cache."""
         self.pages.copy(sources, targets)
 
+    def check(self) -> None:
+        """Raises RunError where it can no longer compute; one process always can."""
+
     def close(self) -> None:
         """Stores the model's weights as they were."""
-        for undo in reversed(self._undo):
-            undo()
+        self._undo()
 
     def _rows(self, tokens: int) -> int:
         """Rows of a forward of so many tokens, with padding."""
-        return -(-padded_rows(self.model, tokens) // self.multiple) * self.multiple
+        return -(-max(tokens + self._padding, least_rows(self.model)) // self.multiple) * self.multiple
 
     def _logits(self, hidden: Tensor, wanted: Sequence[int]) -> Tensor:
         if not wanted:

@@ -17,9 +17,9 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from scalewright.model.decoder import Decoder
-from scalewright.serve.blocks import BLOCK, blocks_for
 from scalewright.serve.compute import Compute
 from scalewright.serve.pages import Piece
+from scalewright.spec.serving import BLOCK, blocks_for
 
 
 class Guessed(NamedTuple):

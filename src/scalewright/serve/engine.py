@@ -20,15 +20,15 @@ from typing import Any
 from torch import Tensor
 
 from scalewright.model.decoder import Decoder
-from scalewright.serve.blocks import BLOCK, Blocks, blocks_for
+from scalewright.serve.blocks import Blocks
 from scalewright.serve.compute import Compute
 from scalewright.serve.drafts import Drafter, Guessed
 from scalewright.serve.load import Loaded
 from scalewright.serve.pages import Piece
 from scalewright.serve.request import Request, Update
-from scalewright.serve.schedule import Item, Limits, Step, schedule
 from scalewright.serve.sequence import Sequence, logprob
 from scalewright.spec.errors import UserError
+from scalewright.spec.serving import BLOCK, Item, Limits, Step, blocks_for, forwards, schedule
 
 STRAIGHT = 4  # rows are moved into one piece while a quarter of the blocks is free
 
@@ -39,7 +39,7 @@ class Settings:
 
     kv_blocks: int = 256  # of 64 tokens
     max_concurrency: int = 32
-    step_tokens: int = 192  # of a step
+    step_tokens: int = 160  # of a step: a forward of two blocks of prompts and 32 written tokens
     prefix_cache: bool = True
     drafter: Drafter | None = None
     mtp: bool = False  # the model's own prediction module guesses
@@ -91,7 +91,8 @@ class Engine:
         self.compute = Compute(model, self.settings.kv_blocks) if compute is None else compute
         self._waiting: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
-        self._numbers, self._counts, self._last = 0, _Counts(), Step()
+        self._numbers, self._counts = 0, _Counts()
+        self.last = Step()  # what the last step did
 
     def close(self) -> None:
         """Stores the model's weights as they were."""
@@ -112,6 +113,10 @@ class Engine:
             self.blocks.release(sequence.table)
         self._waiting.pop(number, None)
 
+    def check(self) -> None:
+        """Raises RunError where a process that computes has ended: for an engine with nothing to do."""
+        self.compute.check()
+
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
@@ -123,7 +128,7 @@ class Engine:
         shared = {s.number: self._hits(s) for s in waiting[: self.limits.rows]}
         rows = [s.row(*self._row_facts(shared.get(s.number, []))) for s in waiting[: self.limits.rows]]
         held = [s.row(own=sum(self.blocks.counts[b] == 1 for b in s.table)) for s in self._running.values()]
-        self._last = step = schedule(held, rows, self.blocks.available, self.limits)
+        self.last = step = schedule(held, rows, self.blocks.available, self.limits)
         for number in step.preempted:
             self._preempt(self._running.pop(number))
         for number in step.admitted:
@@ -166,7 +171,7 @@ class Engine:
         ]
         return {
             "blocks": self.settings.kv_blocks, "block_size": BLOCK, "requests": rows, "cached": self.blocks.kept,
-            "batch": [{"number": i.number, "start": i.start, "count": i.length} for i in self._last.items],
+            "batch": [{"number": i.number, "start": i.start, "count": i.length} for i in self.last.items],
         }  # fmt: skip
 
     def _check(self, request: Request) -> None:
@@ -223,7 +228,8 @@ class Engine:
         for item in items:
             sequence = self._running[item.number]
             for _ in range(sequence.missing_blocks(item.end)):
-                sequence.table.append(self.blocks.take(sequence.table[-1] if sequence.table else None))
+                left = blocks_for(sequence.limit) - len(sequence.table)
+                sequence.table.append(self.blocks.take(sequence.table[-1] if sequence.table else None, max(1, left)))
         for number in {item.number for item in items}:
             self._straighten(self._running[number])
 
@@ -243,7 +249,7 @@ class Engine:
     def _forward(self, items: list[Item]) -> list[Update]:
         """Computes items, in forwards of at most 191 rows; the updates of rows that got tokens."""
         updates = dict[int, Update]()
-        for group in _groups(items, self.compute.room):
+        for group in forwards(items, self.compute.room):
             pieces, tokens = list[Piece](), list[int]()
             for item in group:
                 sequence = self._running[item.number]
@@ -343,23 +349,3 @@ class Engine:
             guesses = self.settings.drafter.guess([Guessed(s.number, s.tokens, s.table) for s in rows])
             for sequence, guess in zip(rows, guesses, strict=True):
                 sequence.drafts = guess[: sequence.limit - len(sequence.tokens) - 1]
-
-
-def _groups(items: list[Item], room: int) -> Iterator[list[Item]]:
-    """Items of one forward each, of at most `room` tokens; a piece of a prompt isn't cut."""
-    group, size = list[Item](), 0
-    for item in items:
-        start = item.start
-        while (end := item.end) > start:
-            if size == room:
-                yield group
-                group, size = [], 0
-            count = min(end - start, room - size) if item.length > BLOCK else end - start
-            if size + count > room:
-                yield group
-                group, size = [], 0
-                continue
-            group.append(Item(item.number, start, count))
-            start, size = start + count, size + count
-    if group:
-        yield group

@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from scalewright.model.decoder import Decoder
-from scalewright.serve.blocks import blocks_for
 from scalewright.serve.engine import Engine, Settings
 from scalewright.serve.load import Loaded, load_for_generation
 from scalewright.serve.request import Request, StoppedBy, Update
 from scalewright.serve.sampling import Sampling
 from scalewright.serve.sequence import Sequence as Running
 from scalewright.spec.errors import UserError
+from scalewright.spec.serving import blocks_for
 
 LONGEST = 1 << 20  # new tokens: room for their keys and values is reserved at the start
 AT_ONCE = 32  # requests

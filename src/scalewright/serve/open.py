@@ -10,7 +10,6 @@ from pathlib import Path
 from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import torch_dtype
 from scalewright.model.load import build
-from scalewright.serve.blocks import BLOCK
 from scalewright.serve.drafts import Drafter, DraftModel, NGram
 from scalewright.serve.engine import Engine, Settings
 from scalewright.serve.load import load_for_generation, without_predictions
@@ -18,6 +17,7 @@ from scalewright.serve.pages import token_bytes
 from scalewright.serve.ranks import spread
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.serving import BLOCK
 
 NGRAM, MTP = "ngram", "mtp"  # who guesses ahead, besides another model
 MOST_BLOCKS, GIB = 1024, 1 << 30  # where nobody says: 65,536 tokens, and 1 GiB

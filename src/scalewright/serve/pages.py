@@ -3,16 +3,17 @@
     a forward's tokens, flat    [ a: one token | b: one token | c: 64 of its prompt | zeros ]       x [1, N, D]
     norms, products, experts    all N at once
     attention, in every layer   k, v -> the rows' slots of the cache
-                                a: q [1, H, 1, K], its keys [1, G, T_a, K] ──► the layer's own core
-                                b: ...                                      no padding, nothing of other rows
+                                a, b: q [2, G, H/G, K], keys [2, G, T, K] ──► one call for many rows (batches.py)
+                                c: q [1, H, 64, K], its keys [1, G, T_c, K] ──► the layer's own core
 
     slot of token t of a row = table[t // 64] * 64 + t % 64          keys, values of a layer: [slots, G, K]
 
 Where a row's blocks lie side by side its keys are a view of the cache; else they are gathered first, which costs more
-than attending to them. So the core gets the same numbers in the same shape wherever the blocks are, and gives the same
-bits. A token that was written is attended by itself, also where many are computed at once (a preempted row's, guesses
-that are checked); a prompt's in pieces that end at multiples of 64. Latent attention caches [c, r] in one tensor, of
-which its values c are the first numbers (model/latent_attention.py).
+than attending to them. So a call gets the same numbers in the same shape wherever the blocks are, and gives the same
+bits. A token that was written attends by itself, also where many are computed at once (a preempted row's, guesses
+that are checked); a prompt's in pieces that end at multiples of 64. Scores that are capped, or meet sinks, are made by
+the core row by row. Latent attention caches [c, r] in one tensor, of which its values c are the first numbers
+(model/latent_attention.py).
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from scalewright.model.cache import Cache
 from scalewright.model.context import Context, View, rope_of, temperature_of, views_after
 from scalewright.model.decoder import Decoder
 from scalewright.model.latent_attention import LatentAttention
-from scalewright.serve.blocks import BLOCK
+from scalewright.serve.batches import Alone, batches
 from scalewright.serve.invariant import threads
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.serving import BLOCK
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class _Read:
-    """Queries that are attended at once: the keys of their row."""
+    """Queries of one row that the core gets at once, and the keys of their row."""
 
+    rows: slice  # of the forward
     where: slice | Tensor  # slots
     context: Context  # with what these queries see
     first: int = 0  # of the keys, in layers with a window that needs no mask
@@ -73,7 +76,6 @@ class Pages:
         self.slots, self.threads = blocks * BLOCK, number
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
-        self._views: dict[int, tuple[Tensor, Tensor]] = {}
         attentions = [m for m in model.modules() if isinstance(m, Attention | LatentAttention)]
         for number, attention in enumerate(attentions):
             latent = attention.mla.kv_lora_rank if isinstance(attention, LatentAttention) else None
@@ -82,16 +84,15 @@ class Pages:
             attention.core = paged  # type: ignore[assignment]
 
     def write(self, number: int, slots: Tensor, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Puts k, v [1, G, N, K] of an attention into their slots [N]; its whole cache, as [1, G, slots, K]."""
+        """Puts k, v [1, G, N, K] of an attention into their slots [N]; its whole cache, as [slots, G, K]."""
         if number not in self._keys:
-            keys = self._keys[number] = k.new_empty(self.slots, k.shape[1], k.shape[3])
-            values = self._values[number] = keys if v is None else v.new_empty(self.slots, v.shape[1], v.shape[3])
-            self._views[number] = keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
+            keys = self._keys[number] = k.new_zeros(self.slots, k.shape[1], k.shape[3])  # no NaN among hidden keys
+            self._values[number] = keys if v is None else v.new_zeros(self.slots, v.shape[1], v.shape[3])
         count = slots.shape[0]
         self._keys[number].index_copy_(0, slots, k[0].transpose(0, 1)[:count])
         if v is not None:
             self._values[number].index_copy_(0, slots, v[0].transpose(0, 1)[:count])
-        return self._views[number]
+        return self._keys[number], self._values[number]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copies blocks to others, in every layer."""
@@ -134,10 +135,20 @@ class PagedStep(Cache):
         self.length = 1  # tokens may have come before: latent attention reads latents
         self.pages = pages
         self.slots = torch.tensor([slot for piece in pieces for slot in piece.slots(piece.start)], device=x.device)
-        queries = [(piece, *query) for piece in pieces for query in _queries(piece)]
-        self.reads = [_read(piece, start, count, model, x) for piece, start, count in queries]
-        self.sizes = [count for _, _, count in queries]
-        self.sizes.append(x.shape[1] - sum(self.sizes))  # of padding
+        spec, row, alone = model.spec, 0, list[Alone]()
+        together = spec.attention_softcap is None and not spec.attention_sinks
+        self.reads: list[_Read] = []
+        for piece in pieces:
+            for start, count in _queries(piece):
+                if together and start >= piece.prompt:
+                    alone.append(Alone(row, piece.table, start + 1))
+                else:
+                    self.reads.append(_read(piece, row, start, count, model, x))
+                row += count
+        self.full = batches(model, x, alone, pages.slots, None) if alone else []
+        self.sliding = self.full
+        if spec.sliding_window is not None and any(token.keys > spec.sliding_window for token in alone):
+            self.sliding = batches(model, x, alone, pages.slots, spec.sliding_window)
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """k and v as they are: the core puts them into the cache."""
@@ -154,8 +165,8 @@ def _queries(piece: Piece) -> list[tuple[int, int]]:
     return head + [(token, 1) for token in range(piece.start + of_prompt, piece.end)]
 
 
-def _read(piece: Piece, start: int, count: int, model: Decoder, x: Tensor) -> _Read:
-    spec, length = model.spec, start + count
+def _read(piece: Piece, row: int, start: int, count: int, model: Decoder, x: Tensor) -> _Read:
+    spec, length, rows = model.spec, start + count, slice(row, row + count)
     blocks = piece.table[: -(-length // BLOCK)]
     side_by_side = all(b - a == 1 for a, b in pairwise(blocks))
     begin = blocks[0] * BLOCK
@@ -163,11 +174,11 @@ def _read(piece: Piece, start: int, count: int, model: Decoder, x: Tensor) -> _R
     if not side_by_side:
         where = torch.tensor(Piece(piece.table, 0, length, 0).slots(), device=x.device)
     if count > 1 or spec.positions == "alibi":
-        return _Read(where, _seen(*views_after(spec, start, count, x, model.heads)))
+        return _Read(rows, where, _seen(*views_after(spec, start, count, x, model.heads)))
     window, first = spec.sliding_window, 0
     if window is not None and length > window:
         first = start - start % window if spec.window_chunks else length - window
-    return _Read(where, PLAIN, first)
+    return _Read(rows, where, PLAIN, first)
 
 
 class PagedCore(nn.Module):
@@ -176,6 +187,7 @@ class PagedCore(nn.Module):
     def __init__(self, core: nn.Module, number: int, latent: int | None) -> None:
         super().__init__()
         self.core, self.number, self.latent = core, number, latent
+        self.scale = float(core.scale)  # type: ignore[arg-type]
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context, sinks: Tensor | None = None) -> Tensor:
         """q [1, H, N, K], k [1, G, N, K], v [1, G, N, W] of a flat forward -> [1, H, N, W]."""
@@ -183,23 +195,28 @@ class PagedCore(nn.Module):
         if not isinstance(step, PagedStep):
             return self.core(q, k, v, context, sinks)  # type: ignore[no-any-return]
         keys, values = step.pages.write(self.number, step.slots, k, None if self.latent else v)
-        sliding, width, parts = self.core.sliding, v.shape[-1], list[Tensor]()
-        for read, queries in zip(step.reads, torch.split(q, step.sizes, dim=2), strict=False):
-            first = read.first if sliding else 0
-            # which thread has a head changes nothing of it; for one query their meeting takes longer than its work
-            with threads(step.pages.threads if queries.shape[2] > 1 else 1):
-                out = self.core(queries, _rows(keys, read.where, first), _rows(values, read.where, first),
+        sliding, width, of_rows = self.core.sliding, v.shape[-1], q[0].transpose(0, 1)
+        out = q.new_zeros(len(of_rows), q.shape[1], width)
+        # which thread has a head changes nothing of it; for one query their meeting takes longer than its work
+        for read in step.reads:
+            first, several = read.first if sliding else 0, read.rows.stop - read.rows.start > 1
+            with threads(step.pages.threads if several else 1):
+                got = self.core(q[:, :, read.rows], _rows(keys, read.where, first), _rows(values, read.where, first),
                                 read.context, sinks)  # fmt: skip
-            parts.append(out if out.shape[-1] == width else out[..., :width])
-        parts.append(q.new_zeros(1, q.shape[1], step.sizes[-1], width))
-        return torch.cat(parts, dim=2)
+            out[read.rows] = got[0].transpose(0, 1)[..., :width]
+        for batch in step.sliding if sliding else step.full:
+            with threads(step.pages.threads if len(batch.added) > 1 else 1):
+                batch.attend(of_rows, keys, values, self.scale, out)
+        return out.transpose(0, 1)[None]
 
 
 def _rows(store: Tensor, where: slice | Tensor, first: int) -> Tensor:
     """Keys or values of one row, [1, G, T, K], of all slots': a view where its blocks lie side by side."""
     if isinstance(where, slice):
-        return store[:, :, where.start + first : where.stop]
-    return store.index_select(2, where[first:])
+        own = store[where.start + first : where.stop]
+    else:
+        own = store.index_select(0, where[first:])
+    return own.transpose(0, 1)[None]
 
 
 def paged_forward(model: Decoder, pages: Pages, tokens: Sequence[int], pieces: Sequence[Piece], rows: int) -> Tensor:
@@ -239,8 +256,8 @@ def _ropes(spec: ModelSpec, positions: Tensor, pieces: Sequence[Piece]) -> tuple
     if spec.positions != "rope" or spec.rope.scaling is None or spec.rope.scaling.kind != "dynamic":
         return rope_of(spec, positions)
     sizes = [piece.count for piece in pieces]
-    sizes.append(positions.shape[1] - sum(sizes))  # of padding: one row at least
-    parts = [rope_of(spec, part) for part in torch.split(positions, sizes, dim=1)]
+    sizes.append(positions.shape[1] - sum(sizes))  # of padding
+    parts = [rope_of(spec, part) for part in torch.split(positions, sizes, dim=1) if part.shape[1]]
     joined = []
     for tables in zip(*parts, strict=True):
         cos, sin = zip(*tables, strict=True)

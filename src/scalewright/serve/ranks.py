@@ -11,6 +11,7 @@ same bits in either order, so that two serve as exactly as one; with more, Gloo'
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import multiprocessing.connection
 import signal
@@ -88,15 +89,15 @@ class PartCompute(Compute):
 
     def __init__(self, model: Decoder, blocks: int, mesh: Mesh) -> None:
         super().__init__(model, blocks)
-        self._mesh, self.multiple = mesh, mesh.size("tp")
-        self.room -= self.room % self.multiple
-        self.invariant = self.invariant and self.multiple <= 2 and model.spec.moe is None
+        self._mesh, self._ranks = mesh, mesh.size("tp")
+        self.multiple = math.lcm(self.multiple, self._ranks)
+        self.invariant = self.invariant and self._ranks <= 2 and model.spec.moe is None
 
     def _logits(self, hidden: Tensor, wanted: Sequence[int]) -> Tensor:
         part = super()._logits(hidden, wanted)
         if not wanted:
             return part
-        parts = [torch.empty_like(part) for _ in range(self.multiple)]
+        parts = [torch.empty_like(part) for _ in range(self._ranks)]
         dist.all_gather(parts, part.contiguous(), group=self._mesh.group("tp"))
         return torch.cat(parts, dim=-1)[:, : self.model.spec.vocab_size]
 
@@ -137,12 +138,16 @@ class FirstCompute(PartCompute):
         try:
             yield
         except RuntimeError:
-            gone = multiprocessing.connection.wait([worker.sentinel for worker in self._workers], GONE_S)
-            for rank, worker in enumerate(self._workers, 1):
-                if worker.sentinel in gone:
-                    worker.join()
-                    raise RunError(f"rank {rank} of --tp (process {worker.pid}) {_ended(worker.exitcode)}") from None
+            self.check(GONE_S)
             raise
+
+    def check(self, patience: float = 0.0) -> None:
+        """Raises RunError, which names it, where a rank has ended, or does within so many seconds."""
+        gone = multiprocessing.connection.wait([worker.sentinel for worker in self._workers], patience)
+        for rank, worker in enumerate(self._workers, 1):
+            if worker.sentinel in gone:
+                worker.join()
+                raise RunError(f"rank {rank} of --tp (process {worker.pid}) {_ended(worker.exitcode)}") from None
 
     def _tell(self, *call: Any) -> None:
         dist.broadcast_object_list([call], src=0, group=self._group)

@@ -9,12 +9,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from scalewright.serve.blocks import BLOCK, block_keys, blocks_for
+from scalewright.serve.blocks import block_keys
 from scalewright.serve.load import Loaded
 from scalewright.serve.request import Logprob, Request, StoppedBy, Update
 from scalewright.serve.sampling import choose, penalized
-from scalewright.serve.schedule import Row
 from scalewright.serve.text import Detokenizer, StopText
+from scalewright.spec.serving import BLOCK, Row, blocks_for
 
 State = Literal["waiting", "running"]
 

@@ -76,12 +76,16 @@ class RunError(RuntimeError):
     """A run that failed for a reason outside the user's input (a full disk, a worker that died)."""
 
     exit_code = 1
+    ranks: tuple[int, ...] = ()  # that died, or that the others waited for, where it is known
+    failure: str = ""  # alike for failures that are alike: what a restart compares
+    failed_at: float | None = None  # seconds since 1970
 
 
 class Stopped(Exception):
     """A run that was stopped by a signal, and saved its state first."""
 
     exit_code = 75
+    by_signal = True  # false: the launcher of local ranks asked by itself
 
 
 def shortened(text: str, most: int = 300) -> str:

@@ -27,7 +27,7 @@ class GuardSpec(Spec):
     spike: Literal["log", "skip", "zclip", "rewind"] = "log"
     leave_out: tuple[tuple[int, int], ...] = ()  # [first, end) of sample numbers
     check_copies: int = Field(100, ge=0)  # steps between comparisons of what ranks hold alike; 0: never
-    corruption: Literal["stop", "log"] = "stop"
+    corruption: Literal["log", "stop"] = "log"
 
     @model_validator(mode="after")
     def _check_ranges(self) -> GuardSpec:

@@ -19,6 +19,7 @@ from scalewright.spec.common.urls import is_url, parse_url
 from scalewright.spec.compress import Compress, read_compress
 from scalewright.spec.deepspeed import check_options
 from scalewright.spec.diloco import DilocoSpec
+from scalewright.spec.elastic import ElasticSpec
 from scalewright.spec.errors import Mistakes, UserError
 from scalewright.spec.guard import GuardSpec
 from scalewright.spec.launch import LaunchSpec
@@ -182,6 +183,7 @@ class CheckpointSpec(Spec):
     keep_every: int = Field(0, ge=0)  # those of steps that are multiples of it, for ever
     keep_best: int = Field(0, ge=0)  # those with the lowest held-out loss
     async_: bool = Field(False, alias="async")
+    memory_every: int = Field(0, ge=0)  # steps kept in this node's memory (checkpoint/memory.py)
     at_end: bool = True
     store: str | None = None  # a URL: saves are put there, too, behind the run (checkpoint/store/)
     store_every: int = Field(0, ge=0)  # saves at multiples of it, and the last; 0: all
@@ -258,6 +260,7 @@ class RunSpec(Spec):
     init: str = "random"
     cluster: str | dict[str, Any] = "local"
     layout: Layout = Layout()
+    elastic: ElasticSpec | None = None  # other worlds than layout.devices
     engine: Literal["scalewright", "deepspeed"] = "scalewright"
     engine_options: dict[str, Any] = Field(default_factory=dict)  # keys of DeepSpeed's JSON
     data: PythonRef | DataSpec
@@ -290,6 +293,8 @@ class RunSpec(Spec):
             sound = {key: stand_ins.get(key) if value is None else value for key, value in data.items()}
             mistakes.of(lambda: cls.parse({key: value for key, value in sound.items() if value is not None}))
         mistakes.stop()
+        if isinstance(data.get("elastic"), bool):
+            data["elastic"] = {} if data["elastic"] else None
         if isinstance(data.get("allow_changes"), str):
             data["allow_changes"] = (data["allow_changes"],)
         if data.get("out_dir") in (None, ""):

@@ -149,7 +149,7 @@ def open_store(url: str | Path | Url, *, create: bool = False) -> Store:
         if place.scheme == "file":
             folder = Path(f"/{place.path}")
             if not create and not folder.is_dir():
-                raise UserError("no such folder", str(place), "correct the URL")
+                raise AbsentError("no such folder", str(place), "correct the URL")
             return Store(place, stores.LocalStore(folder, mkdir=create, automatic_cleanup=True), library)
         options: dict[str, Any] = {
             "client_options": {"allow_http": True, "connect_timeout": _s(CONNECT_S), "timeout": _s(REQUEST_S)},
@@ -200,7 +200,7 @@ CAUSES: tuple[tuple[str, str, str], ...] = (
     (r"NoSuchBucket|bucket does not exist|ContainerNotFound", "there is no such bucket", "make it, or correct the URL"),
     (r"169\.254\.|metadata\.google|[Cc]redential|MissingAccount|[Aa]ccount must be|UnauthenticatedError|InvalidAccess|"
      r"SignatureDoesNotMatch|\b401\b", "there are no valid credentials for it", ""),
-    (r"PermanentRedirect|AuthorizationHeaderMalformed|wrong region|\b301\b|missing region|IllegalLocation",
+    (r"PermanentRedirect|AuthorizationHeaderMalformed|configured region|IllegalLocation",
      "the bucket is in another region", "set AWS_REGION to the bucket's"),
     (r"AccessDenied|PermissionDenied|\b403\b", "permission was denied", "ask for it, or use other keys"),
     (r"No space left", "the disk is full", "free some space"),
@@ -218,9 +218,13 @@ def explained(error: Exception, verb: str, url: Url, name: str) -> UserError | S
     """An error of the library's as one of ours: one sentence, and what to do."""
     kind, place = type(error).__name__, str(url / name)
     text = f"{kind} {error}".replace("retry_timeout", "")  # which stands in all of them
+    for part in sorted({url.path, url.bucket, name}, key=len, reverse=True):  # which may say anything
+        text = text.replace(part, "") if part else text
     for pattern, what, how in CAUSES:
         if re.search(pattern, text):
             return UserError(f"cannot {verb} there: {what}", place, how or CREDENTIALS[url.scheme])
+    if isinstance(error, FileNotFoundError) and verb == "write":
+        return UserError("cannot write there: there is no such bucket", place, "make it, or correct the URL")
     if isinstance(error, FileNotFoundError):
         return AbsentError("there is no such object", place, "correct the URL")
     first = re.sub(r"\?\S+", "", str(error).splitlines()[0] if str(error) else kind)  # a query may hold a key

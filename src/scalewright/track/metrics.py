@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from scalewright.spec.common.files import write_whole
 from scalewright.spec.common.formatting import counted
@@ -41,6 +42,7 @@ class MetricsFile:
         that are missing, and `lost` their steps."""
         self.path = Path(path)
         self._events = events
+        self.dropped: Dropped | None = None  # when it was opened last
         self.writer = self._open(resume_step, saved, first)
 
     def write(self, row: Row) -> dict[str, str]:
@@ -67,13 +69,15 @@ class MetricsFile:
         self.writer.close()
 
     def _open(self, resume_step: int | None, saved: Saved | None = None, first: int | None = None) -> LineWriter:
-        self.note = ""
+        self.note, self.dropped = "", None
         self.lost: list[tuple[int, int]] = []
         self._last: dict[str, int] = {}
         self._least = -1  # of steps of any kind
         try:
             check_regular(self.path)
-            if saved is None or not saved.is_in(self.path):
+            intact = saved is not None and saved.is_in(self.path)
+            self.dropped = _dropped(self.path, resume_step, saved.size if saved is not None and intact else 0)
+            if saved is None or not intact:
                 self._trim(resume_step, saved, first)
             else:
                 # The validation of the saved step may be made up; what is older isn't written again.
@@ -105,6 +109,25 @@ class MetricsFile:
             self.note = saved.note("; ".join(filter(None, changes)) or none)
         elif self.note:
             self.note = f"{self.path.name}: {self.note}"
+
+
+class Dropped(NamedTuple):
+    """Training rows after the step that a run goes on from: steps that are done again, and the file's last change."""
+
+    steps: int
+    seconds: float
+    until: float  # since 1970: the last sign of life
+
+
+def _dropped(path: Path, step: int | None, start: int) -> Dropped | None:
+    """What opening a file at `step` drops, its lines before byte `start` left unread; None for a new file, or where
+    nothing is dropped by rule."""
+    if step is None or not path.exists():
+        return None
+    until, rows = path.stat().st_mtime, (row for _, row in scan_jsonl(path, start))
+    later = [row for row in rows if row.get("kind") == "train" and type(at := row.get("step")) is int and at > step]
+    seconds = [float(value) for row in later if isinstance(value := row.get("step_time_s"), (int, float))]
+    return Dropped(len(later), sum(seconds), until)
 
 
 def _by_step(lines: Iterable[tuple[bytes, dict[str, object]]], last: int | None) -> dict[tuple[int, str], bytes]:

@@ -9,6 +9,7 @@ the records   the run's folder, events, trackers: rank 0's                      
 
 from __future__ import annotations
 
+import time
 import uuid
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,6 +20,7 @@ import torch
 from scalewright.checkpoint.format import step_folder
 from scalewright.checkpoint.read import set_aside
 from scalewright.checkpoint.store.upload import Uploader
+from scalewright.checkpoint.verify import Retention
 from scalewright.data.check import BackgroundCheck, unchecked
 from scalewright.data.dataset import Dataset, TokenDataset, open_data
 from scalewright.data.mixture import LeftOut
@@ -30,13 +32,15 @@ from scalewright.spec.compress import LowRank
 from scalewright.spec.errors import Finding, RunError, UserError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.groups import used_axes
+from scalewright.spec.layout import Layout
 from scalewright.spec.memory import offloads_parameters
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.batches import DataPosition, go_to_place, in_vocabulary
-from scalewright.train.compare_nodes import look_together
+from scalewright.train.compare_nodes import OURS, look_together
 from scalewright.train.engine import Engine, build_own
 from scalewright.train.guard.decide import Guard
+from scalewright.train.hangs.board import EAGER
 from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.initial import begin_remarks
 from scalewright.train.learning_rate import find_horizon
@@ -48,6 +52,7 @@ from scalewright.train.precision import choose_precision, earlier_peak, find_pea
 from scalewright.train.resolve import Resolved
 from scalewright.train.session import Session
 from scalewright.train.start import Start
+from scalewright.train.state.attempts import GaveUpError, Recovery, decide, find_recovery, note_silent_end
 from scalewright.train.state.claim import claim_folder
 from scalewright.train.state.resume import Origin, check_optimizer, find_origin
 
@@ -56,6 +61,7 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
     """Builds everything up to the first step; `resources` hold the run's folder, its watchdog and checks. Raises
     UserError where nodes don't fit each other, or the folder holds another run."""
     mesh, watch, findings = _meet(start, context, device, resources)
+    met = time.time()
     start.at("building the model")
     remarks: list[str] = []
     run = _on_devices(start.resolved.run, mesh, remarks)
@@ -67,28 +73,37 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
         valid = in_vocabulary(open_data(run.data, "valid", run.seed), resolved.vocabulary)
     if mesh.rank == 0:
         resources.enter_context(claim_folder(run))
-    barrier(mesh)
+    recovery = _look_back(run, context, mesh, met)
     start.at("looking for a checkpoint, and opening the data")
+    looked = time.perf_counter()
     origin = find_origin(resolved, mesh)
-    peak = None
+    peak, looked = None, time.perf_counter() - looked
     if mesh.rank == 0:  # measured while the others wait; that of an earlier call for a run that goes on
         precision = run.layout.precision
         peak = earlier_peak(run.folder, precision, mesh.world) if origin.reader is not None else None
         peak = peak or find_peak(run.cluster, precision, mesh.device)
     barrier(mesh)
     start.at("reading the checkpoint" if origin.reader is not None else "making the first weights")
+    read = time.perf_counter()
     session, notes = _take_up(resolved, origin, mesh, engine, loss, valid, watch, start.until)
+    loaded = looked + time.perf_counter() - read if origin.reader is not None else 0.0
     start.at("opening the run's records, and predicting its step")
     if peak is not None:
         remarks += begin_remarks(run, origin.dataset) if origin.reader is None else []
+        session.recovery = recovery
         write_folder(session, origin.changes)
         notes += [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", session.done)]
-        session.record = open_record(session, origin, peak, notes, quiet=start.quiet, tell=context.tell)
-        _write_start(session, origin, remarks, findings)
+        times = {"began": start.began, "load_s": round(loaded, 3)}
+        session.record = open_record(session, origin, peak, notes, times, quiet=start.quiet, tell=context.tell)
+        _write_start(session, origin, remarks, findings, start.asked)
     _open_store(session)
+    if recovery is not None:
+        recovery.loaded = time.time()
     watch.begins(session.done, session.record)
     if session.saver is not None:
         resources.callback(session.saver.close)
+    if session.memory is not None:
+        resources.callback(session.memory.close, clean=False)
     in_files = [data for data in (session.dataset, valid) if isinstance(data, TokenDataset)]
     if session.record is not None:
         session.record.remark(unchecked(store for data in in_files for store in data.stores))
@@ -111,8 +126,31 @@ def _meet(
         timeout=timedelta(seconds=run.train.timeouts.start_s),
     )
     findings = look_together(run, context, mesh, start.findings)
-    watchdog = Watchdog(context, mesh, run.folder, run.train.timeouts, start.patience)
+    watchdog = Watchdog(
+        context, mesh, run.folder, run.train.timeouts, start.patience or (EAGER if start.restarts else None)
+    )
     return mesh, resources.enter_context(watchdog), findings
+
+
+def _look_back(run: RunSpec, context: RankContext, mesh: Mesh, met: float) -> Recovery | None:
+    """The failure that this start comes after, on rank 0, which holds the folder; `met`: when the ranks had. Raises
+    GaveUpError on all ranks of a run that its launcher starts again, and that fails alike each time. All call it."""
+    recovery, words, stopped = None, "", False
+    if mesh.rank == 0:
+        if not (ours := context.starter in OURS):
+            note_silent_end(run.folder)
+        recovery = find_recovery(run.folder)
+        if recovery is not None:
+            recovery.met = met
+        if not ours and (run.elastic is not None or run.launch.max_restarts):
+            try:
+                words = decide(run.folder)
+            except GaveUpError as error:
+                words, stopped = str(error), True
+    words, stopped = from_rank_zero([words, stopped], mesh)
+    if stopped:
+        raise GaveUpError(words)
+    return recovery
 
 
 def _build_engine(run: RunSpec, mesh: Mesh) -> Engine:
@@ -204,7 +242,9 @@ def _open_store(session: Session) -> None:
     if run.checkpoint.store is None:
         return
     tell = record.event_from_thread if record is not None else None
-    uploader = Uploader(run.checkpoint.store, mesh.rank, mesh.world, run.checkpoint.store_keep, tell)
+    wanted = run.checkpoint
+    kept = Retention(wanted.store_keep, wanted.keep_every, wanted.keep_best)
+    uploader = Uploader(run.checkpoint.store, mesh.rank, mesh.world, kept, tell)
     refused = None
     if mesh.rank == 0:
         try:
@@ -222,10 +262,18 @@ def _open_store(session: Session) -> None:
             uploader.offer(folder)
 
 
-def _write_start(session: Session, origin: Origin, remarks: list[str], findings: tuple[Finding, ...]) -> None:
+def _write_start(
+    session: Session, origin: Origin, remarks: list[str], findings: tuple[Finding, ...], asked: Layout | None
+) -> None:
     """What is to be noted of the start, into rank 0's record."""
     record, step, changes = session.record, session.done, origin.changes
     assert record is not None
+    if asked is not None:
+        now = session.run.layout
+        split = f"dp {now.dp}, micro_batch {now.micro_batch}, accumulation {now.accumulation}"
+        message = f"elastic: {now.devices} ranks in place of {asked.devices}: {split}"
+        sizes = {key: getattr(now, key) for key in ("devices", "dp_replicate", "micro_batch", "accumulation")}
+        record.event("world", message, step=step, asked=asked.devices, **sizes)
     for remark in remarks:
         record.remark(remark)
     for finding in findings:

@@ -32,7 +32,7 @@ _OF_WORDS = ("embed.weight", "head.weight", "head.bias")  # a row a word
 def init_vocabulary(run: RunSpec, model: ModelSpec) -> tuple[int, int]:
     """The rows of `init`'s embedding, and how many of them are words of its tokenizer (the rest is padding). Raises
     UserError when the run's model has fewer rows."""
-    folders, size = text_files(bring(run.init))[0], model.vocab_size
+    folders, size = text_files(bring(run.init, later=True))[0], model.vocab_size
     keys = json_object(folders[0] / "config.json") or json_object(folders[0] / "manifest.json").get("model", {})
     rows = int(keys.get("text_config", keys).get("vocab_size", size))
     if size < rows:
@@ -93,7 +93,7 @@ def begin_remarks(run: RunSpec, dataset: Dataset) -> list[str]:
         if path is None or dataset.ends.bos is not None:
             return remarks
         return remarks + odd_beginning(dataset, start_of_document(read_tokenizer(path), path), "the tokenizer")
-    remarks += odd_beginning(dataset, start_of_texts(bring(run.init)), f"init: {run.init}")
+    remarks += odd_beginning(dataset, start_of_texts(bring(run.init, later=True)), f"init: {run.init}")
     if isinstance(run.model, ModelSpec):
         (rows, words), size = init_vocabulary(run, run.model), run.model.vocab_size
         if size > rows or (path is not None and (dataset.vocab_size or 0) > words):
@@ -105,6 +105,6 @@ def begin_remarks(run: RunSpec, dataset: Dataset) -> list[str]:
 def keep_origin(run: RunSpec) -> None:
     """Copies the files beside init's weights into the run's folder; raises OSError."""
     if run.init != "random":
-        for folder in text_files(bring(run.init))[0]:
+        for folder in text_files(bring(run.init, later=True))[0]:
             if (folder / "config.json").is_file():
                 copy_origin(folder, run.folder / ORIGIN)

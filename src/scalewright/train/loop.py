@@ -20,6 +20,7 @@ from scalewright.launch.fork_server import is_forked
 from scalewright.parallel.timers import Spans
 from scalewright.train.batches import StepBatches
 from scalewright.train.columns import OUTER, STOP, WRITTEN, StopReason, stop_reason, stop_request
+from scalewright.train.hangs.slow import Pace
 from scalewright.train.metrics.measured import Readback, Report
 from scalewright.train.metrics.record import Clock
 from scalewright.train.optimizer import set_rate
@@ -47,6 +48,7 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
     step = session.done
     if record is not None:
         timers.start(mesh.device)
+    pace = Pace(mesh, record)
     traced = [step for step in run.profile.steps if first <= step <= last]
     tracer = Tracer(traced, run.folder / "traces", mesh, session.parallel, lambda: _tracing(session, clock))
     numbered = zip(range(first, last + 1), timers.each("data", batches), strict=False)
@@ -55,19 +57,21 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
         set_rate(session.step.optimizer, base, rate)
         session.seed(step)
         session.health.given(step, micros, counted)
+        pace.begins(step)
         asked = stop_request(stop.asked, record is not None and record.stop_asked, mesh.world)
         with session.counter.step():
             report = session.step(micros, counted, asked, session.part_written)
         pending[step] = rate, timers.take()
+        pace.launched()
         cut_short = False
-        stopped = _write(session, batches, readback.push(step, report), pending, clock)
+        stopped = _write(session, batches, readback.push(step, report), pending, clock, pace)
         _write_loads(session, step)
         session.watch.stepped(step)
         validate = run.train.valid_every and step % run.train.valid_every == 0
         save = run.checkpoint.every and step % run.checkpoint.every == 0
         session.copies.after(step, saves=bool(save))
         if validate or save or stopped or step == last:
-            stopped = max(stopped, _write(session, batches, readback.flush(), pending, clock))
+            stopped = max(stopped, _write(session, batches, readback.flush(), pending, clock, pace))
             if validate:
                 with session.watch.phase("validate"):
                     cut_short = not session.validate(step, stop)
@@ -81,6 +85,8 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
                 stopped = stopped or float(session.stops(stop))
             clock.restart()
             timers.take()
+        if not stopped and step < last:
+            session.keep_step(step)
         collect_garbage(step, everything=bool(validate or (save and session.saver is None)))
         if stopped and (step < last or cut_short):
             return step, stop_reason(stopped, mesh.world)
@@ -95,19 +101,22 @@ def _tracing(session: Session, clock: Clock) -> Iterator[None]:
 
 
 def _write(
-    session: Session, batches: StepBatches, reports: list[Report], pending: dict[int, tuple[float, Spans]], clock: Clock
-) -> float:
+    session: Session, batches: StepBatches, reports: list[Report], pending: dict[int, tuple[float, Spans]],
+    clock: Clock, pace: Pace,
+) -> float:  # fmt: skip
     """Writes the rows that have arrived; the largest STOP among them."""
     stopped = 0.0
     for step, report in reports:
         seconds = clock.lap()
         rate, spans = pending.pop(step)
-        spec = session.run.diloco
+        spec, parts = session.run.diloco, spans.breakdown(seconds)
         if session.record is not None:
-            session.record.step(step, report, rate, seconds, batches.hash_of(step), spans.breakdown(seconds))
+            session.record.step(step, report, rate, seconds, batches.hash_of(step), parts)
+            session.recovered(step)
             if spec is not None and report[OUTER]:  # the fragments that moved, and how far apart the islands had come
                 fragments = spec.applied(step, session.horizon.total)
                 session.record.event("outer", step=step, fragments=fragments, outer_grad_norm=report[OUTER])
+        pace.took(step, seconds, parts)
         session.health.take(step, report)
         session.follow_save(report[WRITTEN])
         stopped = max(stopped, report[STOP])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint
-from scalewright.checkpoint.store.bring import bring
+from scalewright.checkpoint.store.bring import bring, comes_later
 from scalewright.model.huggingface import HuggingFaceFolder
 from scalewright.model.init import init_box, on_meta
 from scalewright.model.python import build_python_model
@@ -169,7 +169,7 @@ def first_weights(run: RunSpec, network: Network, mesh: Mesh, words: int | None 
 
 def _init_reader(run: RunSpec, mesh: Mesh) -> CheckpointReader | HuggingFaceFolder:
     """Where `init:` takes weights from; raises UserError when the folder is neither kind, or damaged."""
-    folder = bring(run.init)
+    folder = bring(run.init, later=True)
     if not folder.exists():
         raise UserError("no such folder", f"init: {run.init}", "give 'random', a Hugging Face folder or a checkpoint")
     if (folder / "config.json").exists():
@@ -177,9 +177,10 @@ def _init_reader(run: RunSpec, mesh: Mesh) -> CheckpointReader | HuggingFaceFold
             raise UserError("a user's own model can't take a Hugging Face folder", "init", "load it in your builder")
         return HuggingFaceFolder(folder, run.model.replace(vocab_size=init_vocabulary(run, run.model)[0]))
     given = find_checkpoint(folder)
-    if problem := damage(given, mesh):
+    later = comes_later(given)
+    if problem := None if later else damage(given, mesh):
         raise UserError(f"the checkpoint is damaged: {problem}", f"init: {given}", "give an older one")
-    return CheckpointReader(given, verify_files=False)
+    return CheckpointReader(given, verify_files=later)
 
 
 def checkpoint_source(reader: CheckpointReader) -> Source:

@@ -92,6 +92,9 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     check_deepspeed(run, model)
     if isinstance(run.loss, PythonRef):
         reduction_of(run.loss)
+    if run.checkpoint.memory_every and not Path("/dev/shm").is_dir():
+        problem = "steps are kept in memory under /dev/shm, and this system has none"
+        raise UserError(problem, "checkpoint.memory_every", "use memory_every: 0, and checkpoint.async: true")
     if run.checkpoint.keep_best and not run.train.valid_every:
         problem = "the best checkpoints are those with the lowest held-out loss, and this run measures none"
         raise UserError(problem, "checkpoint.keep_best", "set train.valid_every, to a divisor of checkpoint.every")

@@ -4,6 +4,7 @@
     torchrun, srun, mpirun    this process is one rank of theirs
     layout.devices > 1        this process starts local workers, and waits for them; so it does for DeepSpeed
     a process a node          the same, on every node: its workers are ranks of the bigger world
+    elastic, max_restarts     local workers that die are started again, also of a layout of one device (elastic.py)
 
 This file imports no torch: the workers do, while the run is still being checked. Callbacks of the caller get the rows
 as they are written, and may stop the run: `sw.train("run.yaml", on_step=lambda row: "stop" if row["loss"] < 2 else
@@ -13,25 +14,27 @@ None)`. Rank 0's record calls them; local workers send their rows through a pipe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from scalewright.launch import settings
 from scalewright.launch.local import is_worker, prepare_workers, run_local
 from scalewright.launch.preflight.rules import look_here
-from scalewright.launch.rank import RankContext, find_context
+from scalewright.launch.rank import RankContext, find_context, is_restarted
 from scalewright.launch.rendezvous import with_address
 from scalewright.machine.load import fair_threads, mark, others_busy
 from scalewright.machine.processor import read_processor
+from scalewright.spec.common.began import begun
 from scalewright.spec.common.heartbeat import Heartbeat
-from scalewright.spec.errors import RunError, Stopped, UserError
+from scalewright.spec.errors import Stopped, UserError
 from scalewright.spec.memory import is_sharded
 from scalewright.spec.run import PythonRef, RunSpec
-from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
 from scalewright.train.callbacks import Callback, Callbacks
+from scalewright.train.elastic import LocalRanks, OnRow, at_most, for_launcher
 from scalewright.train.resolve import (
     Overrides,
     Resolved,
@@ -44,6 +47,7 @@ from scalewright.train.resolve import (
 )
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
+from scalewright.train.state.attempts import GaveUpError, note_failure
 from scalewright.train.state.changes import keep_choices
 from scalewright.train.state.claim import InUseError, check_folder, check_free
 
@@ -91,17 +95,19 @@ def train(
     """Trains a run. Arguments and errors are those of `scalewright.api.train`, but for `check_memory`. Without it the
     run is not compared with the memory that is free."""
     with StopRequest(alone=True) as stop, Heartbeat(CHECKING, enabled=not quiet) as heart:
-        started, wall = time.perf_counter(), time.time()
+        started, wall, began = time.perf_counter(), time.time(), begun()
         callbacks = Callbacks(on_step, on_valid, on_event)
-        spec = keep_choices(read_run(run, overrides, *(["device=cpu"] if simulate else [])))
+        asked = read_run(run, overrides, *(["device=cpu"] if simulate else []))
         context, variables = with_address(find_context()), settings.tracking_variables()
+        spec = keep_choices(_on_this_world(asked, context, simulate))
         if context.rank:
             heart.now("")
         world = spec.layout.devices
         nodes = context.world if context.whole_node and world % context.world == 0 else 1
         here = world // nodes
-        # DeepSpeed's engine lives once in a process, and changes its globals.
-        apart = here > 1 or spec.engine == "deepspeed"
+        # DeepSpeed's engine lives once in a process, and changes its globals; ranks that may die need one that stays.
+        restarts = context.alone and (spec.elastic is not None or spec.launch.max_restarts > 0) and not is_restarted()
+        apart = here > 1 or spec.engine == "deepspeed" or restarts
         local = apart and (context.alone or nodes > 1)
         if local:
             check_caller(spec)
@@ -124,28 +130,44 @@ def train(
             findings = look_here(resolved.run, context, kind, file)
             if check_memory is not None:
                 check_memory(resolved, kind, replace(context, local_world=here) if nodes > 1 else context)
-            start = Start(resolved, kind, steps, quiet, busy, findings)
+            other = asked.layout if world != asked.layout.devices else None
+            start = Start(resolved, kind, steps, quiet, busy, findings, restarts, other, began=began)
             if local:
                 # counted here, since the fork server works for the run, too
                 start = replace(start, busy=others_busy(busy))
 
-                def begun(workers: list[int]) -> None:
+                def on_begin(workers: list[int]) -> None:
                     heart.now("")  # the first one tells what it is at
                     if on_start is not None:
                         on_start(workers)
 
-                heart.now("starting the ranks")
-                ended = run_local(
-                    enter,
-                    (start,),
-                    here,
-                    preload=preload,
-                    threads=(context.threads if kind == "cpu" else None) or fair_threads(read_processor(), here, 0.0),
-                    on_start=begun,
-                    on_row=callbacks if callbacks else None,
-                    import_main=False,
-                    node=context if nodes > 1 else None,
-                )
+                def run_ranks(start: Start, on_row: OnRow | None, devices: Sequence[int] = ()) -> dict[str, Any]:
+                    heart.now("starting the ranks")
+                    ranks = start.resolved.run.layout.devices // nodes
+                    threads = context.threads if kind == "cpu" else None
+                    ended: dict[str, Any] = run_local(
+                        enter,
+                        (start,),
+                        ranks,
+                        preload=preload,
+                        threads=threads or fair_threads(read_processor(), ranks, 0.0),
+                        on_start=on_begin,
+                        on_row=on_row,
+                        import_main=False,
+                        node=context if nodes > 1 else None,
+                        devices=devices,
+                    )
+                    return ended
+
+                if restarts:
+
+                    def begin(fitted: RunSpec, devices: Sequence[int], on_row: OnRow, attempt: int) -> dict[str, Any]:
+                        again = _start_again(start, asked, fitted, wall) if attempt else start
+                        return run_ranks(again, on_row, devices)
+
+                    ended = LocalRanks(asked, begin, callbacks, quiet, world).until_the_end()
+                else:
+                    ended = run_ranks(start, callbacks if callbacks else None)
             else:
                 heart.now("")
                 ended = enter(replace(context, tell=callbacks) if callbacks else context, start, stop)
@@ -158,9 +180,35 @@ def train(
         except Exception as error:
             # A mistake that a check found is no event of a run; one that the run met, as damaged data, is.
             if context.rank == 0 and (not isinstance(error, UserError) or _has_begun(resolved.run, wall)):
-                _note_fault(resolved.run, error)
+                note_failure(resolved.run.folder, error)
+            if isinstance(error, GaveUpError | UserError):
+                settings.no_more_starts()
             raise
     return Result(**ended)
+
+
+def _on_this_world(asked: RunSpec, context: RankContext, simulate: bool) -> RunSpec:
+    """The run on the ranks that were started, or the devices that are here, where `elastic` allows for others than
+    those of its layout. Raises UserError."""
+    if asked.elastic is None:
+        return asked
+    if not context.alone:
+        per_node = asked.layout.devices // (asked.launch.nodes or context.world) if context.whole_node else 1
+        return for_launcher(asked, context, asked.launch.per_node or max(1, per_node) if context.whole_node else 1)
+    if asked.device == "cpu" or simulate:
+        return asked
+    _, count = device_kind(asked)
+    return (at_most(asked, count) or asked) if asked.layout.devices > count else asked
+
+
+def _start_again(start: Start, asked: RunSpec, fitted: RunSpec, wall: float) -> Start:
+    """What an attempt's ranks are started with; a run that has begun isn't begun anew."""
+    run = keep_choices(fitted)
+    if run.resume == "never" and _has_begun(run, wall):
+        run = run.model_copy(update={"resume": "auto"})
+    resolved = replace(with_data(resolve(run, read_data=False)), variables=start.resolved.variables)
+    other = asked.layout if run.layout.devices != asked.layout.devices else None
+    return replace(start, resolved=resolved, asked=other, began=time.time())
 
 
 def _check_world(context: RankContext, world: int) -> None:
@@ -169,7 +217,7 @@ def _check_world(context: RankContext, world: int) -> None:
         how = f"use a multiple of {context.world}: every node starts its part of the ranks"
         raise UserError(problem, "layout", how)
     if context.world != world:
-        how = f"use layout.devices={context.world}, or start {world} ranks"
+        how = f"use layout.devices={context.world}, start {world} ranks, or set elastic=true"
         raise UserError(f"{context.starter} started {context.world} ranks but layout.devices is {world}", "layout", how)
 
 
@@ -178,15 +226,6 @@ def _has_begun(run: RunSpec, since: float) -> bool:
     with suppress(OSError):
         return (run.folder / "events.jsonl").stat().st_mtime >= since
     return False
-
-
-def _note_fault(run: RunSpec, error: Exception) -> None:
-    """Leaves the reason in events.jsonl, if the run got as far as having a folder."""
-    if run.folder.is_dir():
-        with suppress(OSError, RunError):
-            events = EventsFile(run.folder / "events.jsonl")
-            events.write("fault", message=f"{error}" or type(error).__name__)
-            events.close()
 
 
 # Modules that the fork server imports once for all ranks: FSDP and torch's compiler would cost every rank two CPU
@@ -202,7 +241,7 @@ def _preload(run: RunSpec) -> tuple[str, ...]:
     return PRELOAD if uses else PRELOAD[:1]
 
 
-def enter(context: RankContext, start: Start, stop: StopRequest | None = None) -> dict[str, object]:
+def enter(context: RankContext, start: Start, stop: StopRequest | None = None) -> dict[str, Any]:
     """One rank's entry, in whatever process it lives; the arguments and the answer are those of `work`."""
     with Heartbeat("loading PyTorch", enabled=context.rank == 0 and not start.quiet):
         from scalewright.train.worker import work

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from scalewright.checkpoint.asynchronous import AsyncSaver
 from scalewright.checkpoint.format import committed, step_folder
+from scalewright.checkpoint.memory import MemoryTier
 from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.checkpoint.store.upload import Uploader
 from scalewright.data.dataset import Dataset
@@ -42,6 +43,7 @@ from scalewright.train.network import load_python
 from scalewright.train.optimizer import base_rate
 from scalewright.train.resolve import Resolved
 from scalewright.train.signals import StopRequest
+from scalewright.train.state.attempts import Recovery
 from scalewright.train.state.changes import data_settings, run_settings
 from scalewright.train.state.run_state import RunState
 from scalewright.train.step import Step
@@ -73,6 +75,8 @@ class Session:
     cut_short: bool = False  # a stop ended the validation of step `done`, which is made up
     measured: tuple[int, float] | None = None  # the newest held-out loss, and its step
     save_problem: str | None = None
+    memory_goes_on: bool = True
+    recovery: Recovery | None = None  # rank 0's, until the first step after a failure is done
     _begun: dict[int, tuple[float, float]] = field(default_factory=dict)  # saves under way: since when, their stall
     _to_offer: list[int] = field(default_factory=list)  # finished ones that may go to the store
     uploader: Uploader | None = None  # with checkpoint.store
@@ -96,9 +100,17 @@ class Session:
     def step(self) -> Stepper:
         """One optimizer step at a time. From the first access on routers' choices are counted."""
         step = self.engine.make_step(self.loss, self.guard)
-        if self.saver is not None and isinstance(step, Step):
-            step.before_update = self.saver.snapshot.wait
+        if isinstance(step, Step) and (self.saver or self.memory):
+            step.before_update = self._copied
         return step
+
+    @cached_property
+    def memory(self) -> MemoryTier | None:
+        """The newest steps in this node's memory; None: they aren't kept."""
+        if not self.run.checkpoint.memory_every:
+            return None
+        limit_s = self.run.train.timeouts.start_s
+        return MemoryTier(self.mesh, self.run.folder, apart=self.engine.transparent, limit_s=limit_s)
 
     @cached_property
     def saver(self) -> AsyncSaver | None:
@@ -139,6 +151,15 @@ class Session:
         state, counts = self.state, self.engine.transparent
         return Counter(self.mesh, self.parallel, state.optimizer, state.islands, counts=counts)
 
+    def recovered(self, step: int) -> None:
+        """Writes what coming back after a failure took, once a step is done again."""
+        if self.recovery is not None and self.record is not None:
+            fields, self.recovery = self.recovery.fields(self.mesh.world), None
+            parts = {"found": "detect_s", "ranks met": "rendezvous_s", "loaded": "load_s", "step": "first_step_s"}
+            split = ", ".join(f"{name} {fields[key]:.1f}" for name, key in parts.items())
+            message = f"back {fields['seconds']:.1f} s after the failure ({split})"
+            self.record.event("restart", message, step=step, **fields)
+
     def seed(self, step: int) -> None:
         """Seeds torch for one step of this rank."""
         seed_step(self.run.seed, step, self.mesh.index("batch"), self.mesh.device)
@@ -158,6 +179,8 @@ class Session:
     def go_back(self, target: Target) -> None:
         """Takes all that a checkpoint of this run holds; from there on the target's samples are left out."""
         self.settle_save()
+        if self.memory is not None:
+            self.memory.forget()
         reader = CheckpointReader(target.folder, verify_files=False)
         with self.watch.phase("resume"):
             if self.mesh.rank == 0:  # damaged saves, and those of steps that weren't finite
@@ -181,7 +204,7 @@ class Session:
         self.cut_short = False
         if self.valid is None:
             return True
-        readback, device = Readback(self.mesh.device), self.mesh.device
+        readback, device, started = Readback(self.mesh.device), self.mesh.device, time.perf_counter()
 
         def stops() -> bool:
             asked = all_sum(torch.full((1,), float(stop.asked), device=device), self.mesh, "world")
@@ -199,6 +222,8 @@ class Session:
         self.measured = None if score is None else (step, score.loss)
         if score is not None and self.record is not None:
             self.record.valid(step, score.loss, score.bits_per_byte)
+        if self.record is not None:
+            self.record.event("evaluate", step=step, seconds=round(time.perf_counter() - started, 3))
         return not self.cut_short
 
     def save(self, step: int, *, at_once: bool = True) -> None:
@@ -206,20 +231,9 @@ class Session:
         fails is noted, and the run goes on: the next may succeed."""
         started = time.perf_counter()
         self._lag(self.settle_save(), step)
-        place = self.place.after(step, self.run.layout.global_batch, self.resolved.seq_len)
         saver = None if at_once or self.saver is None or self.saver.failures >= GIVE_UP else self.saver
         try:
-            more = {
-                "run": run_settings(self.run, self.resolved.tokens),
-                "data": data_settings(self.dataset, self.run, place.samples),
-                **reading_place(self.dataset, place.samples),
-                "guard": self.guard.state(),
-                "left_out": self.left_out,
-                "schedule_unit": self.horizon.unit,
-                "validation_cut_short": self.cut_short,
-                "valid_loss": self.measured[1] if self.measured and self.measured[0] == step else None,
-            }
-            why = self.state.save(place, self.run_id, more, finite=not self.health.bad, saver=saver)
+            why = self.state.save(*self._contents(step), finite=not self.health.bad, saver=saver)
         except (RunError, UserError) as error:  # UserError: states that can't be saved; only a stop made it save them
             self._failed(step, str(error))
             return
@@ -235,6 +249,44 @@ class Session:
         if self.record is not None:
             self.record.saved(step, seconds)
         self._offer(step)
+
+    def _contents(self, step: int) -> tuple[DataPosition, str, dict[str, object]]:
+        """What `RunState.save` is given: place, id, and keys of state.json."""
+        place = self.place.after(step, self.run.layout.global_batch, self.resolved.seq_len)
+        more: dict[str, object] = {
+            "run": run_settings(self.run, self.resolved.tokens),
+            "data": data_settings(self.dataset, self.run, place.samples),
+            **reading_place(self.dataset, place.samples),
+            "guard": self.guard.state(),
+            "left_out": self.left_out,
+            "schedule_unit": self.horizon.unit,
+            "validation_cut_short": self.cut_short,
+            "valid_loss": self.measured[1] if self.measured and self.measured[0] == step else None,
+        }
+        return place, self.run_id, more
+
+    def keep_step(self, step: int) -> None:
+        """Keeps a step in memory, where it is one of those. Where there is no room, none from now on, which is said."""
+        if self.memory is None or not self.memory_goes_on:
+            return
+        self.memory.follow()
+        if step % self.run.checkpoint.memory_every:
+            return
+        try:
+            why = self.state.save(*self._contents(step), finite=not self.health.bad, memory=self.memory)
+        except UserError as error:
+            why = str(error)
+        if why:
+            self.memory_goes_on = False
+            if self.record is not None:
+                self.record.event("fault", f"step {step}: no steps are kept in memory from now on: {why}", step=step)
+
+    def _copied(self) -> None:
+        """Before an update: the device waits for copies of what it will change."""
+        if self.saver is not None:
+            self.saver.snapshot.wait()
+        if self.memory is not None:
+            self.memory.wait()
 
     @property
     def part_written(self) -> float:

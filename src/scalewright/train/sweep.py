@@ -175,6 +175,8 @@ def _run(
         return _read(row, folder)
     overrides = [*fixed, *point.overrides, f"name={point.label}", f"out_dir={json.dumps(str(folder))}"]
     overrides += _tracking(spec, folder)
+    if spec.checkpoint.store is not None:  # a place in a store is one run's
+        overrides.append(f"checkpoint.store={json.dumps(f'{spec.checkpoint.store}/{point.label}')}")
     if before is not None and before != digest:
         overrides.append("resume=never")  # which sets what is there aside
     code, error = children.run(["train", str(file), *overrides, "--json"], share)

@@ -67,7 +67,10 @@ def work(context: RankContext, start: Start, stop: StopRequest | None = None) ->
         if not context.alone:
             timeout = timedelta(seconds=run.train.timeouts.start_s)
             place = context.rank, context.world, context.rendezvous
-            join_world(*place, device, attempt=context.attempt, shared_store=context.shared_store, timeout=timeout)
+            attempt = None if context.starter == "torchrun" else context.attempt
+            shared = context.shared_store
+            name = join_world(*place, device, attempt=attempt, shared_store=shared, timeout=timeout)
+            context = replace(context, meeting=name)
     keep_history(run.profile.memory, device)
     together = False
     try:
@@ -105,7 +108,7 @@ def _train(session: Session, stop: StopRequest, started: float) -> dict[str, obj
             record.console.message(f"nothing to do: {at}")
     try:
         _probe(session)
-        if run.checkpoint.every or run.checkpoint.at_end:
+        if run.checkpoint.every or run.checkpoint.at_end or run.checkpoint.memory_every:
             session.state.check_first()
         with garbage_at_steps():
             stopped = _stops_first(session, stop) or _loop_again(session, stop)
@@ -119,6 +122,8 @@ def _train(session: Session, stop: StopRequest, started: float) -> dict[str, obj
             session.health.check_end(session.done)
         if session.uploader is not None:
             session.uploader.close()
+        if session.memory is not None:
+            session.memory.close(clean=session.save_problem is None)
         if record is not None:
             record.metrics.writer.look()
         status = "stopped" if stopped else "finished"
@@ -191,10 +196,10 @@ def own_device(kind: str, context: RankContext) -> torch.device:
     """This rank's own device. Some starters show each rank one GPU (srun --gpus-per-task=1)."""
     if kind != "cuda":
         return torch.device(kind)
-    count = torch.cuda.device_count()
-    if context.local_rank < count or count == 1:
-        return torch.device(kind, min(context.local_rank, count - 1))
-    problem = f"rank {context.rank} is number {context.local_rank} (from 0) of a node that shows it {count} GPUs"
+    count, number = torch.cuda.device_count(), context.local_rank if context.device is None else context.device
+    if number < count or count == 1:
+        return torch.device(kind, min(number, count - 1))
+    problem = f"rank {context.rank} is number {number} (from 0) of a node that shows it {count} GPUs"
     raise UserError(problem, "device", f"start {count} ranks a node, or show each rank its own GPU")
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 import yaml
 
 from object_store import BUCKET, s3, server  # noqa: F401 - fixtures
@@ -15,6 +16,7 @@ from scalewright.storage.objects import open_store
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "storage.md"
 
 
+@pytest.mark.slow
 def test_the_page_s_commands(s3, tmp_path, call_cli, monkeypatch):  # noqa: F811
     """All of them, in order; the model is a tiny one, and its data are prepared first."""
     monkeypatch.chdir(tmp_path)
@@ -22,6 +24,7 @@ def test_the_page_s_commands(s3, tmp_path, call_cli, monkeypatch):  # noqa: F811
     (tmp_path / "text" / "a.txt").write_text("The cat sat on the mat. " * 400)
     assert call_cli("prepare", "text", "--vocab-size", 300, "--out", "tokens").code == 0
     run = run_data(tmp_path, out_dir=str(tmp_path / "out"), train={"steps": 2, "valid_every": 0})
+    run["checkpoint"] = {"at_end": True}
     run["model"] |= {"vocab_size": 300}
     run["data"] |= {"train": ["tokens"], "valid": ["tokens"]}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))

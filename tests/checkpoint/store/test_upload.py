@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from runs import run_data
+from runs import TIMING, run_data
 from scalewright.api import train
 from scalewright.checkpoint.store import upload
 from scalewright.checkpoint.store.look import look_into
 from scalewright.checkpoint.store.upload import Uploader
+from scalewright.checkpoint.verify import Retention
 from scalewright.spec.errors import UserError
 from scalewright.storage.objects import StoreError, open_store
 
@@ -23,10 +24,20 @@ pytest.importorskip("obstore")
 
 @pytest.fixture(scope="module")
 def saves(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The checkpoints of a run on two ranks, at steps 2, 4, 6, 8 and 10."""
+    """The checkpoints of a run, at steps 2, 4, 6, 8 and 10, with two files of tensors each."""
     folder = tmp_path_factory.mktemp("saves")
-    train(run_data(folder, layout={"devices": 2}, checkpoint={"every": 2, "keep": 5}), quiet=True)
+    train(run_data(folder, optimizer=ADAM, checkpoint={"every": 2, "keep": 5}), quiet=True)
     return sorted((folder / "out" / "checkpoints").iterdir())
+
+
+ADAM = {"name": "adamw", "lr": 1e-3}
+
+
+class Half(Uploader):
+    """One of two ranks: the second has the optimizer's file. test_kills.py has real ones."""
+
+    def _is_mine(self, name: str) -> bool:
+        return name.startswith("optimizer-") == (self.rank == 1)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +70,7 @@ class Shim:
 
 def put_all(url: str, saves: list[Path], keep: int = 2, tell: Any = None) -> None:
     """What a run on two ranks does with its saves, one after the other."""
-    ranks = [Uploader(url, rank, 2, keep, tell if rank == 0 else None) for rank in range(2)]
+    ranks = [Half(url, rank, 2, Retention(keep), tell if rank == 0 else None) for rank in range(2)]
     for folder in saves:
         for uploader in ranks:
             uploader.offer(folder)
@@ -94,6 +105,7 @@ def test_an_end_at_any_put_leaves_a_sound_checkpoint(saves, tmp_path, monkeypatc
     """Every put and delete of three saves on two ranks, and of the ones that go, in turn the last; then the run comes
     back, and its saves arrive."""
     monkeypatch.setattr(upload, "PAUSES", (0.0,))
+    monkeypatch.setattr(upload, "LAST_TRIES", 0)
     first = f"file://{tmp_path}/first"
     put_all(first, saves[:1])
     calls, last = None, 0
@@ -126,7 +138,7 @@ def test_what_is_there_isn_t_put_again_and_another_of_its_step_replaces_it(saves
         put_all(url, saves[1:2])
         assert shim.calls == 0
     shutil.copytree(saves[1], other)
-    train(run_data(tmp_path, layout={"devices": 2}, seed=4, checkpoint={"every": 4}), quiet=True, steps=4)
+    train(run_data(tmp_path, optimizer=ADAM, seed=4, checkpoint={"every": 4}), quiet=True, steps=4)
     put_all(url, [tmp_path / "out" / "checkpoints" / saves[1].name])
     assert sound(url) == ["step-00000004", "step-00000002"]
     commit = tmp_path / "store" / "checkpoints" / saves[1].name / "COMMIT"
@@ -138,7 +150,7 @@ def test_a_part_of_an_earlier_attempt_doesn_t_count(saves, tmp_path, monkeypatch
     monkeypatch.setattr(upload, "STALL_S", 0.2)
     url, events = f"file://{tmp_path}/store", list[str]()
     open_store(url, create=True).put("parts/00000004-00001", b"of another")
-    uploader = Uploader(url, 0, 2, 2, lambda kind, message="", **fields: events.append(message))
+    uploader = Uploader(url, 0, 2, Retention(), lambda kind, message="", **fields: events.append(message))
     uploader.offer(saves[1])
     while not events:
         pass
@@ -159,7 +171,7 @@ def test_a_store_that_fails_is_tried_again_and_said(saves, tmp_path, monkeypatch
 
     monkeypatch.setattr(upload.Store, "put", put)
     uploader = Uploader(
-        f"file://{tmp_path}/store", 0, 1, 2, lambda kind, message="", **_: events.append((kind, message))
+        f"file://{tmp_path}/store", 0, 1, Retention(), lambda kind, message="", **_: events.append((kind, message))
     )
     uploader.offer(saves[0])
     while not any(kind == "store" for kind, _ in events):
@@ -168,6 +180,23 @@ def test_a_store_that_fails_is_tried_again_and_said(saves, tmp_path, monkeypatch
     assert [kind for kind, _ in events] == ["fault", "fault", "store"]
     assert "step-00000002 isn't in the store yet: it asks to slow down" in events[0][1]
     assert sound(f"file://{tmp_path}/store") == ["step-00000002"]
+
+
+def test_what_another_rank_meets_is_told(saves, tmp_path, monkeypatch):
+    """Rank 1 may not write its file at first; rank 0 has it among the run's events, and both come through."""
+    monkeypatch.setattr(upload, "PAUSES", (0.2,))
+    real, refused, events = upload.Store.put, iter([True]), list[str]()
+
+    def put(store: Any, name: str, content: Any) -> None:
+        if "optimizer" in name and next(refused, False):
+            raise UserError("permission was denied")
+        real(store, name, content)
+
+    monkeypatch.setattr(upload.Store, "put", put)
+    put_all(f"file://{tmp_path}/store", saves[:1], tell=lambda kind, message="", **_: events.append(message))
+    assert "step-00000002 isn't in the store yet: rank 1: permission was denied" in events
+    assert sound(f"file://{tmp_path}/store") == ["step-00000002"]
+    assert not list((tmp_path / "store").glob("parts/*"))
 
 
 def test_a_slow_store_never_blocks_and_skips_alike(saves, tmp_path, monkeypatch):
@@ -180,7 +209,7 @@ def test_a_slow_store_never_blocks_and_skips_alike(saves, tmp_path, monkeypatch)
 
     monkeypatch.setattr(upload.Store, "put", put)
     copies = [shutil.copytree(folder, tmp_path / "run" / "checkpoints" / folder.name) for folder in saves[:2]]
-    uploader = Uploader(f"file://{tmp_path}/store", 0, 1, 2)
+    uploader = Uploader(f"file://{tmp_path}/store", 0, 1, Retention())
     uploader.offer(copies[0])
     while uploader._queue:  # until it is under way
         pass
@@ -197,19 +226,51 @@ def test_a_slow_store_never_blocks_and_skips_alike(saves, tmp_path, monkeypatch)
 def test_a_future_that_was_given_up_is_set_aside(saves, tmp_path):
     url = f"file://{tmp_path}/store"
     put_all(url, saves[:3], keep=5)
-    uploader = Uploader(url, 0, 1, 5)
+    uploader = Uploader(url, 0, 1, Retention(5))
     uploader.go_back(2)
     uploader.close()
     assert sound(url) == ["step-00000002"]
     assert (tmp_path / "store" / "checkpoints" / "step-00000006" / "COMMIT.aside").exists()
 
 
-def test_another_run_s_place_is_refused(tmp_path):
+def test_another_run_s_place_is_refused(saves, tmp_path):
     url = f"file://{tmp_path}/store"
-    Uploader(url, 0, 1, 2).claim("this run")
-    Uploader(url, 0, 1, 2).claim("this run")
+    Uploader(url, 0, 1, Retention()).claim("lost before its first save came")
+    Uploader(url, 0, 1, Retention()).claim("this run")
+    put_all(url, saves[:1])
+    Uploader(url, 0, 1, Retention()).claim("this run")
     with pytest.raises(UserError, match="another run"):
-        Uploader(url, 0, 1, 2).claim("another")
+        Uploader(url, 0, 1, Retention()).claim("another")
+
+
+@pytest.mark.parametrize("key", ["resume", "init"])
+def test_a_run_begins_from_a_url(key, saves, tmp_path):
+    """As from the same folder on the disk; a node fetches the files that its ranks read, each compared as it comes."""
+    url = f"file://{saves[2].parent.parent}"
+    place = f"{url}/checkpoints/{saves[2].name}" if key == "resume" else url
+    for name, source in (("local", str(saves[2] if key == "resume" else saves[-1])), ("there", place)):
+        train(run_data(tmp_path, out_dir=str(tmp_path / name), optimizer=ADAM, **{key: source}), quiet=True, steps=8)
+    assert rows(tmp_path / "local") == rows(tmp_path / "there")
+    fetched = {path.name for path in (tmp_path / "cache").rglob("*.safetensors")}
+    assert fetched == {path.name for path in saves[2].glob("*.safetensors" if key == "resume" else "model-*")}
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """What two equal runs have written alike."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [{key: value for key, value in row.items() if key not in TIMING} for row in lines]
+
+
+def test_a_damaged_file_at_a_url_is_named(saves, tmp_path):
+    shutil.copytree(saves[2], tmp_path / "store" / saves[2].name)
+    (model,) = (tmp_path / "store").rglob("model-00000-*")
+    content = bytearray(model.read_bytes())
+    content[-3] ^= 1
+    model.write_bytes(content)
+    with pytest.raises(Exception, match=r"damaged: model-00000-000\.safetensors is damaged"):
+        train(
+            run_data(tmp_path, optimizer=ADAM, resume=f"file://{tmp_path}/store/{saves[2].name}"), quiet=True, steps=8
+        )
 
 
 @pytest.fixture
@@ -226,13 +287,7 @@ def test_an_empty_disk_goes_on_from_the_store_bitwise(wiped, tmp_path):
     assert ended.resumed_from == 6
     whole = run_data(tmp_path, out_dir=str(tmp_path / "whole"))
     train(whole, quiet=True)
-    kept = ("step", "loss", "grad_norm", "sample_ids_hash")
-
-    def rows(name: str) -> list[tuple[object, ...]]:
-        lines = map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
-        return [tuple(row.get(key) for key in kept) for row in lines]
-
-    assert rows("out") == rows("whole")
+    assert rows(tmp_path / "out") == rows(tmp_path / "whole")
 
 
 def test_a_damaged_one_in_the_store_is_passed_over(wiped, tmp_path):
@@ -258,3 +313,22 @@ def test_a_store_that_is_gone_is_an_error_only_on_an_empty_disk(wiped, tmp_path,
     shutil.rmtree(tmp_path / "out")
     with pytest.raises(Exception, match="cannot look for the run's checkpoints: cannot list there"):
         train(wiped, quiet=True)
+
+
+def test_no_step_waits_for_a_store(tmp_path, monkeypatch):
+    """All steps are done before the store takes its first byte; what had to be left out is said."""
+    gate, real = threading.Event(), upload.Store.put
+
+    def put(store: Any, name: str, content: Any) -> None:
+        assert name == upload.RUN_ID or gate.wait(30)
+        real(store, name, content)
+
+    monkeypatch.setattr(upload.Store, "put", put)
+    url = f"file://{tmp_path}/store"
+    run = run_data(tmp_path, checkpoint={"every": 1, "store": url})
+    train(run, quiet=True, on_step=lambda row: gate.set() if row["step"] == 10 else None)
+    assert sound(url) == ["step-00000010", "step-00000002"]
+    events = map(json.loads, (tmp_path / "out" / "events.jsonl").read_text().splitlines())
+    told = [(event["step"], "behind" in event.get("message", "")) for event in events if event["kind"] == "store"]
+    assert [step for step, behind in told if behind] == [3, 4, 5, 6, 7, 8, 9]
+    assert [step for step, behind in told if not behind] == [1, 2, 10]

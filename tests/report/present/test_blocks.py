@@ -96,3 +96,17 @@ def test_a_name_is_whole_where_there_is_room(capsys: pytest.CaptureFixture[str])
     text = markdown(shown)
     assert text.count("as seen") == 2  # a cut table, and folded the whole one
     assert text.count("gpu\\_mul") == 1
+
+
+def test_bars_beside_each_other_are_shares_of_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
+    bars = Bars("by stage", [Bar("all", 8.0, "8 GB"), Bar("half", 4.0, "4 GB"), Bar("none", 0.0, "0 B")], beside=True)
+    assert [share for _, share in bars.shares(everything=False)] == [1.0, 0.5, 0.0]
+    shown = Shown("memory", [], [bars])
+    show(shown)
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
+    assert lines["all"].count("█") == 2 * lines["half"].count("█")
+    for text in (lines["all"], markdown(shown)):
+        assert "%" not in text
+    page = notebook(shown)
+    assert page.count("width:50.00%") == 1
+    assert all(name in page for name in ("all", "half", "none"))

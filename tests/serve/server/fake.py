@@ -114,6 +114,9 @@ class FakeEngine:
         assert len(self.queue) + len(self.running) == before - 1, "cancelled twice, or after its end"
         self.cancelled += 1
 
+    def check(self) -> None:
+        self.threads.add(threading.get_ident())
+
     @property
     def idle(self) -> bool:
         return not self.queue and not self.running

@@ -141,6 +141,20 @@ def test_a_rank_that_died_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_a_rank_that_died_is_noticed_by_an_idle_server(tmp_path: Path) -> None:
+    """Within a second, with no request."""
+
+    class Torn(FakeEngine):
+        def check(self) -> None:
+            raise RunError("rank 1 of --tp (process 7) was ended by SIGKILL")
+
+    began = list[float]()
+    engine: Any = Torn()
+    with pytest.raises(RunError, match=r"^rank 1 of --tp \(process 7\) was ended by SIGKILL; the engine failed$"):
+        serve(engine, tmp_path, "127.0.0.1", 0, None, Limits(), lambda url, name: began.append(time.monotonic()))
+    assert time.monotonic() - began[0] < 1.0
+
+
 def test_the_name_of_what_is_served(tmp_path: Path) -> None:
     assert model_name(tmp_path / "mine") == "mine"
     assert model_name(tmp_path / "mine" / "checkpoints" / "step-00000010") == "mine"

@@ -60,7 +60,7 @@ def test_files_beside_the_launchers_store(tmp_path):
     ranks = [open_board(RankContext(rank, 2, rank, 2, uri, starter="local")) for rank in (0, 1)]
     assert all(isinstance(board, FolderBoard) for board in ranks)
     use(*ranks)
-    later = open_board(RankContext(0, 2, 0, 2, uri, attempt=1))
+    later = open_board(RankContext(0, 2, 0, 2, uri, meeting="1"))
     assert later.read("ask-0") is None, "an attempt sees nothing of the one before"
 
 

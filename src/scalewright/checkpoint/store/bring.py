@@ -9,7 +9,7 @@ checksums by whoever opens the files, as with any checkpoint (checkpoint/read.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +26,7 @@ from scalewright.storage.objects import Entry, Store, open_store
 
 BESIDE_BYTES = 1 << 30  # of a file beside checkpoints/: a tokenizer, a run's lines
 SAVES = "checkpoints"
+TENSORS = ".safetensors"
 STATES = "optimizer-"  # how the files begin that only a run needs
 
 
@@ -69,6 +70,12 @@ def step_number(folder: str) -> int:
     return int(folder.split("-")[1])
 
 
+def forget(place: Place, steps: Mapping[str, Sequence[Entry]]) -> None:
+    """What a run has removed from its checkpoints in the store goes from their copies, too."""
+    names = {entry.name for entries in steps.values() for entry in entries}
+    drop(place.mirror, lambda name: step_of(name) is None or name in names)
+
+
 def is_committed(step: str, entries: Sequence[Entry]) -> bool:
     """Whether a step folder has its COMMIT."""
     return any(entry.name.endswith(f"{step}/{COMMIT}") for entry in entries)
@@ -104,14 +111,32 @@ def heads(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.name.split("/")[-1] in (COMMIT, STATE)]
 
 
-def bring(source: str | Path, *, states: bool = False) -> Path:
+def bring(source: str | Path, *, states: bool = False, later: bool = False) -> Path:
     """The folder of a model or a checkpoint: the path given, or a copy of what a URL names. Raises UserError where it
-    names none, StoreError where the store fails."""
-    return _brought(str(parse_url(source)), states) if is_url(source) else Path(source)
+    names none, StoreError where the store fails. `later`: a checkpoint's files of tensors come when a box of theirs is
+    read (`fetch_part`), so that a node fetches what its own ranks hold."""
+    return _brought(str(parse_url(source)), states, later) if is_url(source) else Path(source)
+
+
+_LATER: dict[Path, tuple[Place, list[Entry]]] = {}  # by checkpoint: its files of tensors
+
+
+def comes_later(folder: Path) -> bool:
+    """Whether a checkpoint's files of tensors aren't all there yet: each is verified when it has come."""
+    return folder in _LATER
+
+
+def fetch_part(folder: Path, name: str) -> None:
+    """Fetches a file of a checkpoint that was brought without; nothing for any other folder."""
+    if (left := _LATER.get(folder)) is not None:
+        place, entries = left
+        wanted = [entry for entry in entries if entry.name.endswith(f"/{name}")]
+        with Heartbeat(f"fetching {name}") as heart:
+            fetch(place.store, wanted, place.mirror, shown(heart, str(place.store.url / name)))
 
 
 @lru_cache(maxsize=8)  # one answer a process: what it opened doesn't change under it
-def _brought(text: str, states: bool) -> Path:
+def _brought(text: str, states: bool, later: bool) -> Path:
     url = parse_url(text)
     place = find_place(url)
     with Heartbeat(f"looking into {text}") as heart:
@@ -121,10 +146,13 @@ def _brought(text: str, states: bool) -> Path:
             steps, place = (found, flat) if (found := flat.committed()) else (steps, place)
         if not steps:
             return _model(place, text)
-        if place.step is None:  # those that the run has removed meanwhile go here, too
-            drop(place.mirror, lambda name: step_of(name) is None or step_of(name) in steps)
+        if place.step is None:
+            forget(place, steps)
         step = _newest_finite(place, steps)
         wanted = [e for e in steps[step] if states or not e.name.split("/")[-1].startswith(STATES)]
+        if later:
+            _LATER[place.folder(step)] = place, wanted
+            wanted = [entry for entry in wanted if not entry.name.endswith(TENSORS)]
         fetch(place.store, [*beside(place), *wanted], place.mirror, shown(heart, text))
     return place.folder(step)
 

@@ -10,16 +10,16 @@ import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from scalewright.checkpoint.format import COMMIT, StoredFile, read_manifest
-from scalewright.checkpoint.store.bring import Place, find_place, is_committed
+from scalewright.checkpoint.pieces import pieces_of
+from scalewright.checkpoint.store.bring import TENSORS, Place, find_place, forget, is_committed
 from scalewright.spec.common.urls import parse_url
 from scalewright.spec.errors import UserError
 from scalewright.storage.mirror import fetch
 from scalewright.storage.objects import AT_ONCE, PART_BYTES, Entry, Store
-
-TENSORS = ".safetensors"
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ def look_into(
     if not steps:
         raise UserError("no checkpoint there", str(url), "give the place of a run, or set checkpoint.store")
     there = []
+    if place.step is None:
+        forget(place, steps)
     for step, entries in steps.items():
         at(f"reading {place.store.url}, {step}")
         fetch(place.store, [entry for entry in entries if not entry.name.endswith(TENSORS)], place.mirror)
@@ -72,14 +74,16 @@ def _problem(store: Store, by_name: Mapping[str, Entry], name: str, expected: St
         return f"{name} is missing"
     if entry.bytes != expected.bytes:
         return f"{name} has {entry.bytes} bytes instead of {expected.bytes}"
-    value = 0
     with ThreadPoolExecutor(AT_ONCE) as pool:
 
-        def part(start: int) -> bytes:
-            return store.get_range(entry.name, start, min(PART_BYTES, entry.bytes - start))
+        def part(start: int, end: int) -> bytes:
+            return store.get_range(entry.name, start, min(PART_BYTES, end - start))
 
-        starts = range(0, entry.bytes, PART_BYTES)
-        for first in range(0, len(starts), AT_ONCE):  # so many in memory, in order
-            for piece in pool.map(part, starts[first : first + AT_ONCE]):
-                value = zlib.crc32(piece, value)
-    return None if f"crc32:{value:08x}" == expected.checksum else f"{name} is damaged (its checksum differs)"
+        for first, last, checksum in pieces_of(expected):
+            value, starts = 0, range(first, last, PART_BYTES)
+            for at in range(0, len(starts), AT_ONCE):  # so many in memory, in order
+                for piece in pool.map(partial(part, end=last), starts[at : at + AT_ONCE]):
+                    value = zlib.crc32(piece, value)
+            if f"{value:08x}" != checksum:
+                return f"{name} is damaged in bytes {first:,} to {last:,} (its checksum differs)"
+    return None if pieces_of(expected) else f"{name} has no checksum that is known"

@@ -1,7 +1,7 @@
 """A run's checkpoint out of its store onto the disk, where that has none that is as new and sound.
 
     the store's finished ones newer than the disk's, newest first
-      ──► each rank its share of the files into step-N.tmp ──► checksums ──► rename: a checkpoint as if saved here
+      ──► each rank its share of the files into fetching-step-N ──► checksums ──► rename: a checkpoint as if saved here
       ──► a damaged one: passed over, and named; the one before it
 
 Every byte comes over the network once, whatever the number of ranks. What lies beside checkpoints/ comes, too, where
@@ -19,7 +19,6 @@ from scalewright.checkpoint.read import damage
 from scalewright.checkpoint.store.bring import Place, beside, run_place, step_number
 from scalewright.checkpoint.store.upload import RUN_ID
 from scalewright.checkpoint.verify import is_finite
-from scalewright.checkpoint.write import make_empty
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.common.files import sync_folder
@@ -27,6 +26,8 @@ from scalewright.spec.common.untrusted import inside
 from scalewright.spec.errors import RunError, UserError
 from scalewright.storage.mirror import check_room, fetch_file
 from scalewright.storage.objects import Entry
+
+FETCHING = "fetching-"
 
 
 def restore(url: str, root: Path, mesh: Mesh, after: int) -> tuple[Path | None, list[str]]:
@@ -56,10 +57,13 @@ def restore(url: str, root: Path, mesh: Mesh, after: int) -> tuple[Path | None, 
 
 def _bring(place: Place, name: str, entries: list[Entry], root: Path, mesh: Mesh) -> str | None:
     """Fetches one checkpoint; the problem, the same on every rank."""
-    partial, home = root / f"{name}.tmp", root.parent
+    partial, home = root / f"{FETCHING}{name}", root.parent  # no name that a save has, or completes
 
     def begin() -> None:
-        make_empty(root, partial)
+        root.mkdir(parents=True, exist_ok=True)
+        for leftover in root.glob(f"{FETCHING}*"):
+            shutil.rmtree(leftover)
+        partial.mkdir()
         check_room(sum(entry.bytes for entry in entries), place.store, root)
         for entry in beside(place):
             if entry.name != RUN_ID and not (path := inside(home, entry.name)).exists():

@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from scalewright.cli.verbs import bench, budget, presets
 from scalewright.cli.verbs.accept import accept
+from scalewright.cli.verbs.chaos import chaos
 from scalewright.cli.verbs.chat import chat
 from scalewright.cli.verbs.checkpoint import diff_checkpoints, list_checkpoints, prune_checkpoints, verify_checkpoints
 from scalewright.cli.verbs.compare import compare
@@ -24,6 +25,7 @@ from scalewright.cli.verbs.diagnose import diagnose
 from scalewright.cli.verbs.doctor import doctor
 from scalewright.cli.verbs.emit import emit
 from scalewright.cli.verbs.evaluate import evaluate
+from scalewright.cli.verbs.explain import explain
 from scalewright.cli.verbs.explore import explore
 from scalewright.cli.verbs.generate import generate
 from scalewright.cli.verbs.goodput import goodput
@@ -48,6 +50,7 @@ Group = tuple[str | Verb, dict[str, Verb]]  # its help, or what it does alone; a
 VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in which a newcomer meets them
     "Start here": {
         "demo": demo,
+        "explain": explain,
         "doctor": doctor,
         "presets": (
             "The models and clusters known by name.",
@@ -62,7 +65,8 @@ VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in whi
     "Measure": {
         "bench": ("The speed that this hardware really reaches.", {
             "matmul": bench.matmul, "memory": bench.memory, "collectives": bench.collectives, "pairs": bench.pairs,
-            "storage": bench.storage, "kernels": bench.kernels, "step": bench.step, "all": bench.everything,
+            "storage": bench.storage, "kernels": bench.kernels, "step": bench.step, "serve": bench.serve,
+            "all": bench.everything,
         }),
         "accept": accept,
         "calibrate": bench.calibrate,
@@ -73,7 +77,7 @@ VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in whi
         "checkpoint": ("What a run has saved, and whether it is sound.", {
             "ls": list_checkpoints, "verify": verify_checkpoints, "diff": diff_checkpoints, "prune": prune_checkpoints,
         }),
-        "parity": parity,
+        "parity": parity, "chaos": chaos,
     },
     "Other trainers": {"emit": emit, "read": read},
     "Use what was trained": {

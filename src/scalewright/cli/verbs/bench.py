@@ -169,6 +169,34 @@ def step(
     print_json(answer) if json else show_step(answer)
 
 
+def serve(
+    source: Annotated[str, argument("MODEL", "A run's folder, a checkpoint or a Hugging Face folder.")],
+    out: Annotated[
+        Path | None, option("FILE", "Write what was measured there: `inference --measured` takes it.")
+    ] = None,
+    seconds: Annotated[float, flag("Of its steps.", min=1.0)] = 20.0,
+    kv_memory: Annotated[
+        float | None, option("GIB", "Memory for keys and values, as of `serve`.", "--kv-memory", min=0.0)
+    ] = None,
+    max_concurrency: Annotated[int, flag("Requests that run at once.", min=1, max=96)] = 32,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """What steps of our own server take, for inference.
+
+    Random requests run in an engine of `serve`; each part of a step gets its seconds by a fit.
+
+    \b
+    scalewright bench serve runs/mine --out served.yaml
+    scalewright inference runs/mine --cluster local --measured served.yaml --rate 2
+    """
+    from scalewright.cli.bench import measure_server, show_server
+
+    with only_answer(json):
+        answer = measure_server(source, out, seconds, kv_memory, max_concurrency, force)
+    print_json(answer) if json else show_server(answer, out)
+
+
 def everything(
     out: Annotated[Path, option("FILE", "The cluster profile to write.")],
     processes: Processes = 2,

@@ -49,6 +49,7 @@ def inference(
     max_seqs: Annotated[int | None, flag("Sequences of a step, in place of the engine's habit.")] = None,
     memory_share: Annotated[float | None, flag("Share of the memory that the engine takes.")] = None,
     offline: Annotated[bool, flag("A list of prompts in one process: no server.", "--offline")] = False,
+    measured: Annotated[str | None, option("FILE", "What `bench serve` wrote of our own server.", "--measured")] = None,
     price: Price = None,
     currency: Currency = None,
     prices: Prices = None,
@@ -98,7 +99,7 @@ def inference(
             kv_precision=kv_precision, layout=keys, engine=engine, engine_version=engine_version, ttft_s=ttft_s,
             tpot_s=tpot_s, prefix_hit=prefix_hit, speculate=guesses, max_seqs=max_seqs, memory_share=memory_share,
             offline=offline, price=price, currency=currency, prices=prices, commitment=commitment, cloud=cloud,
-            region=region, search=search, devices=devices,
+            region=region, search=search, devices=devices, measured=measured,
         )  # fmt: skip
         if out is not None:
             from scalewright.report.inference import write_served

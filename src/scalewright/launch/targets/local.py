@@ -15,7 +15,6 @@ from scalewright.spec.errors import UserError
 UNUSED = {
     **WITHOUT_A_SCHEDULER,
     "agent": "`train` starts the ranks itself",
-    "max_restarts": "start the script again: the run goes on",
     **dict.fromkeys(("hosts", "port", "per_node"), "all ranks are on this machine"),
 }
 

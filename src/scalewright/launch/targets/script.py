@@ -13,9 +13,12 @@ from collections.abc import Iterable, Mapping
 
 from scalewright.launch.job import LaunchJob
 from scalewright.spec.common.formatting import counted
-from scalewright.spec.common.shell import Word, quote
+from scalewright.spec.common.shell import Expression, Word, quote
 
 PORT = 29500  # torchrun's default
+# Seconds that nodes wait for more of them once enough are there, and after which a silent one counts as gone.
+MEETING = "last_call_timeout=15,keep_alive_interval=2,keep_alive_max_attempt=4"
+RESTARTS = 100  # of an elastic run; one that fails in the same way each time ends by itself (train/state/attempts.py)
 
 
 def head(job: LaunchJob, target: str, comments: Iterable[str] = ()) -> list[str]:
@@ -62,9 +65,28 @@ def node_options(job: LaunchJob, number: Word, address: Word, port: Word) -> lis
     return [*node, "--master-addr", address, "--master-port", port]
 
 
-def node_command(job: LaunchJob, number: Word, address: Word, port: Word) -> list[Word]:
-    """The agent of one of several nodes, with torchrun's restarts."""
+def node_command(job: LaunchJob, number: Word, address: Word, port: Word, *, nodes: Word | None = None) -> list[Word]:
+    """The agent of one of several nodes, with torchrun's restarts; `nodes`: most of an elastic run, where the
+    scheduler says how many there are."""
+    if job.least_nodes is not None:
+        return bare_agent(job, elastic_options(job, address, port, nodes))
     return bare_agent(job, [*node_options(job, number, address, port), *_restarts(job)])
+
+
+def elastic_options(job: LaunchJob, address: Word, port: Word, nodes: Word | None = None) -> list[Word]:
+    """torchrun's options for a number of nodes that may change: they meet at the first one's store, by no number."""
+    counts = _joined(f"{job.least_nodes}", nodes or str(job.nodes))
+    both = _joined(address, port)
+    meet: list[Word] = ["--nnodes", counts, "--nproc-per-node", str(job.per_node), "--rdzv-backend", "c10d"]
+    meet += ["--rdzv-endpoint", both, "--rdzv-id", file_name(job), "--rdzv-conf", MEETING]
+    return [*meet, "--max-restarts", str(job.site.max_restarts or RESTARTS)]
+
+
+def _joined(first: Word, second: Word) -> Word:
+    """FIRST:SECOND as one word."""
+    texts = [word.text if isinstance(word, Expression) else word for word in (first, second)]
+    text = ":".join(texts)
+    return Expression(text) if isinstance(first, Expression) or isinstance(second, Expression) else text
 
 
 def standalone_command(job: LaunchJob) -> list[Word]:

@@ -2,6 +2,7 @@
 
     USR1 (time limit), TERM (preemption) ──► all ranks: one step, save, 75 ──► srun: 75 ──► scontrol requeue
     a node is lost                       ──► Slurm requeues it (--requeue), and it resumes from the last save
+                                             elastic: the others go on (--nodes=MIN-MAX --no-kill)
 
 agent: torchrun   one task a node, which starts its ranks          agent: rank   a task a rank
 """
@@ -43,7 +44,7 @@ def _options(job: LaunchJob) -> list[str]:
     named = ("partition", "account", "qos", "reservation", "constraint", "exclude")
     pairs = {
         "job-name": file_name(job),
-        "nodes": job.nodes,
+        "nodes": f"{job.least_nodes}-{job.nodes}" if _elastic(job) else job.nodes,
         "ntasks-per-node": 1 if torchrun else job.per_node,
         "cpus-per-task": _cpus(job),
         "gres": gpus if job.device == "cuda" else None,
@@ -55,7 +56,12 @@ def _options(job: LaunchJob) -> list[str]:
         "open-mode": "append",
     }
     options = [f"--{name}={quote(str(value))}" for name, value in pairs.items() if value is not None]
-    return [*options, "--requeue", *site.options]
+    return [*options, *(["--no-kill"] if _elastic(job) else []), "--requeue", *site.options]
+
+
+def _elastic(job: LaunchJob) -> bool:
+    """Whether the job goes on with the nodes that are left; ranks that srun starts itself are all or none."""
+    return job.least_nodes is not None and job.site.agent == "torchrun"
 
 
 def _cpus(job: LaunchJob) -> int | None:
@@ -83,7 +89,12 @@ def _start(job: LaunchJob) -> list[str]:
     inside = _container(job)
     if job.site.agent == "rank":
         return ["code=0", f"{command([*srun, *inside, *rank_command(job)])} || code=$?"]
-    words = node_command(job, *map(Expression, ("$SLURM_PROCID", "$MASTER_ADDR", "$MASTER_PORT")))
+    if _elastic(job):
+        srun.append("--no-kill")  # of the step, too, when a node is lost
+    number, address, port, nodes = map(
+        Expression, ("$SLURM_PROCID", "$MASTER_ADDR", "$MASTER_PORT", "$SLURM_JOB_NUM_NODES")
+    )
+    words = node_command(job, number, address, port, nodes)
     return [
         "# On every node; SLURM_PROCID is its number there.",
         f"node={quote(command(['exec', *words]))}",

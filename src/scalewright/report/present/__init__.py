@@ -1,6 +1,6 @@
 """Answers as blocks, which every medium shows in its own way.
 
-answer ──► one file a kind: prediction.py, plan.py, budget.py, diagnosis.py, ... ──► Shown (blocks.py)
+answer ──► one file a kind: prediction.py, plan.py, budget.py, explain.py, ... ──► Shown (blocks.py)
 Shown  ──► cli/terminal.py │ markdown.py (tickets) │ html.py (notebooks, pages)
 """
 
@@ -25,6 +25,10 @@ def show_answer(answer: Mapping[str, Any], command: str = "") -> Shown:
         from scalewright.report.present.goodput import show_goodput
 
         return show_goodput(answer)
+    if "see" in answer:
+        from scalewright.report.present.explain import show_entry
+
+        return show_entry(answer)
     if "tokens_per_param" in answer:
         from scalewright.report.present.budget import show_budget
 
@@ -33,6 +37,10 @@ def show_answer(answer: Mapping[str, Any], command: str = "") -> Shown:
         from scalewright.report.present.inference import show_inference
 
         return show_inference(answer)
+    if "faults" in answer:
+        from scalewright.report.present.chaos import show_chaos
+
+        return show_chaos(answer)
     from scalewright.report.document import read_document
     from scalewright.report.present.plan import show_plan
     from scalewright.report.present.prediction import show_prediction

@@ -46,14 +46,18 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars below each other, each a share of their sum."""
+    """Bars below each other, each a share of their sum; those that stand `beside` each other, of the largest."""
 
     title: str
     rows: Sequence[Bar]
     detail: bool = False
+    beside: bool = False
 
     def shares(self, everything: bool = True) -> list[tuple[Bar, float]]:
         """The bars that can be seen, with their shares of the sum; unasked only those of some size."""
+        if self.beside:
+            largest = max((row.value for row in self.rows), default=0.0) or 1.0
+            return [(row, row.value / largest) for row in self.rows]
         whole, least = sum(max(row.value, 0.0) for row in self.rows) or 1.0, 0.0005 if everything else 0.015
         return [(row, row.value / whole) for row in self.rows if row.value > least * whole]
 

@@ -73,10 +73,21 @@ def cause_notes(verdicts: Sequence[JSON]) -> list[Note]:
     for number, verdict in enumerate(verdicts, 1):
         gain = verdict.get("gain_pct")
         low, middle, high = (max(gain[key], 0) / largest for key in ("p10", "p50", "p90")) if gain else (0, 0, 0)
-        lines = [*evidence_of(verdict), f"→ {verdict['fix']}"]
+        lines = [*evidence_of(verdict), f"→ {verdict['fix']}", *word_for(verdict["cause"])]
         span = (low, middle, high) if high else None
         notes.append(Note(f"{number}. {headline(verdict)}", lines, detail=number > FEW, gain=span))
     return notes
+
+
+WORDS = {  # causes that are words of the field
+    "straggler", "bubble", "stages", "link", "communication", "data", "sync", "host", "host function", "launch",
+    "short kernels", "compilation", "idle",
+}  # fmt: skip
+
+
+def word_for(cause: str) -> list[str]:
+    """The command that has more on a cause, where it is a word of the field."""
+    return [f"what it is: scalewright explain {cause}"] if cause in WORDS else []
 
 
 def headline(verdict: JSON) -> str:

@@ -16,6 +16,14 @@ PARTS = {
     "other": "waiting, maintenance, validation",
 }  # fmt: skip
 
+# Parts of a run's wall time (goodput/ledger.py).
+WALL = {
+    "productive": "training", "save_stall": "stopped for saves", "lost_work": "work done again",
+    "detect": "until an end was found", "restart": "starting", "load": "reading checkpoints",
+    "data_wait": "waiting for data", "compile": "first steps, compiling", "evaluate": "validation",
+    "idle": "asked to stop, or none of these",
+}  # fmt: skip
+
 
 def show_goodput(answer: Mapping[str, Any]) -> Shown:
     """The answer as blocks."""
@@ -69,7 +77,9 @@ def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     ledger = answer["ledger"]
     if ledger is not None:
         own = f"this run so far: {duration(ledger['wall_s'])}, {counted(ledger['failures'], 'failures')}"
-        yield _bars(own, ledger["lost"], ledger["goodput"])
+        wall = max(ledger["wall_s"], 1e-9)
+        shares = {name: seconds / wall for name, seconds in ledger["seconds"].items()}
+        yield Bars(own, [Bar(WALL[name], part, share(part), at) for at, (name, part) in enumerate(shares.items())])
         if ledger["notes"]:
             yield Note("what the folder doesn't tell", ledger["notes"])
     rows = [[_time(row["interval_s"]), share(row["goodput"])] for row in answer["intervals"]]

@@ -6,6 +6,7 @@ Colours are those of the notebook's own text, light or dark; only the bars have 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
 from scalewright.report.present.blocks import Bars, Block, Cell, Line, Note, Shown, Stacks, Text
@@ -36,7 +37,8 @@ def _block(block: Block) -> str:
     if isinstance(block, Line):
         return _lines([block])
     if isinstance(block, Bars):
-        return _title(block.title) + _bars(block)
+        beside = [_bars(replace(block, rows=[row]), share) for row, share in block.shares()] if block.beside else []
+        return _title(block.title) + ("".join(beside) or _bars(block))
     if isinstance(block, Stacks):
         heads = ["", *(part.name for part in block.parts)]
         rows = [[name, *(f"{value:.1f}%" for value in values)] for name, values in block.rows]
@@ -66,8 +68,8 @@ def _lines(lines: Sequence[Line]) -> str:
     return f'<table style="border-collapse:collapse;width:100%">{rows}</table>'
 
 
-def _bars(bars: Bars) -> str:
-    shown = bars.shares()
+def _bars(bars: Bars, whole: float = 1.0) -> str:
+    shown = [(row, whole * share) for row, share in bars.shares()]
     colour = {row.name: COLOURS[row.part] for row, _ in shown}
     pieces = "".join(
         f'<div title="{escape(row.name)}: {escape(row.text)}" style="width:{100 * share:.2f}%;'
@@ -78,7 +80,7 @@ def _bars(bars: Bars) -> str:
         f'<span style="{LABEL}"><span style="color:{colour[row.name]}">■</span> '
         f"{escape(row.name)} {escape(row.text)}</span>"
         for row, share in shown
-        if share >= SMALLEST
+        if share >= SMALLEST or bars.beside
     )
     row = "display:flex;height:.7rem;margin:.2rem 0;overflow:hidden;border-radius:2px"
     return f'<div style="{row}">{pieces}</div><div><small>{labels}</small></div>'

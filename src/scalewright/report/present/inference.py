@@ -104,6 +104,11 @@ def _blocks(a: Mapping[str, Any]) -> Iterator[Block]:
             for r in rows
         ]
         yield Table(("in flight", "first token", "each token", "tokens/s"), cells, "Latency and throughput", few=12)
+    if played := a.get("rehearsed"):
+        names = {"ttft_s": "first token", "tpot_s": "each further one"}
+        rows = [(word, *map(short_time, played[key].values())) for key, word in names.items() if key in played]
+        title = f"{counted(played['requests'], 'requests')}, played by the server's schedule"
+        yield Table(("", *played["ttft_s"]), rows, title)
     if near := a.get("evidence", {}).get("nearest"):
         yield Table(
             ("measured run", "tokens/s", "predicted"),

@@ -41,6 +41,8 @@ def _block(block: Block, everything: bool = False) -> Iterator[str]:
     elif isinstance(block, Table):
         heads, rows = block.cells(everything)
         yield from ("", *_table(heads, rows))
+    elif isinstance(block, Bars) and block.beside:
+        yield from _table(("", ""), [(row.name, row.text) for row in block.rows])
     elif isinstance(block, Bars):
         yield from _table(("", "", "%"), [(row.name, row.text, f"{100 * share:.0f}")
                                           for row, share in block.shares(everything)])  # fmt: skip

@@ -25,6 +25,11 @@ CHANGES = {"setting": "what if", "hardware": "other hardware", "": "what was tri
 FIRST = ("compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "dp_exposed")
 PARTS = (*FIRST, *(key for key in PART_TERMS if key not in FIRST))  # in the order of a page's colours
 
+TERMS = {  # of a bottleneck's parts -> the words of `explain` behind them
+    "compute:": "compute-bound", "exposed": "exposed", "pipeline bubble": "pipeline bubble",
+    "recomputation": "activation recomputation", "optimizer": "optimizer",
+}  # fmt: skip
+
 
 def show_prediction(document: PlanDocument, command: str = "") -> Shown:
     """The answer of `predict`; `command`: the search over all layouts. Raises UserError."""
@@ -215,6 +220,8 @@ def _figures(best: Estimate) -> Iterator[Line]:
         yield Line("memory", f"8 of 10 take {decimal(low, 3)}-{gib(high)}, allocated{kinds}", detail=True)
     if read.text("bottleneck"):
         yield Line("bottleneck", read.text("bottleneck"), detail=True)
+        terms = [term for part, term in TERMS.items() if part in read.text("bottleneck")]
+        yield Line("words", ", ".join(f"scalewright explain {term}" for term in terms or ["bottleneck"]), detail=True)
     total = read.part("total")
     if total.number("days") is not None:
         words = {"days": "{:,.4g}-{:,.4g} days", "device_hours": "{:,.0f}-{:,.0f} device-hours",

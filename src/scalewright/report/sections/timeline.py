@@ -23,8 +23,9 @@ KINDS: dict[str, dict[str, str]] = read_yaml(Path(__file__).with_name("events.ya
 # Told elsewhere on the page, or of no use to a reader.
 HIDDEN = {
     "time", "kind", "step", "environment", "run_id", "pid", "world", "precision", "parameters", "flops_per_token",
-    "peak_flops", "of", "peak_source", "peak_device", "breakdown_s", "memory_gib", "comm_bytes",
+    "peak_flops", "of", "began", "until", "peak_source", "peak_device", "breakdown_s", "memory_gib", "comm_bytes",
 }  # fmt: skip
+UNLISTED = ("evaluate",)  # told with the wall time
 LABELS = {"peak_how": "peak"}
 MOST = 400  # rows of the list; the newest are kept
 
@@ -43,7 +44,8 @@ class Moment:
 
 
 def section(run: RunFolder) -> Section | None:
-    events = [event for event in run.events if isinstance(event.get("time"), (int, float))]
+    timed = (event for event in run.events if isinstance(event.get("time"), (int, float)))
+    events = [event for event in timed if event["kind"] not in UNLISTED]
     if not events:
         return None
     begin, end = min(e["time"] for e in events), max(e["time"] for e in events)

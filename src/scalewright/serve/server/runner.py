@@ -13,13 +13,15 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from scalewright.serve.engine import Engine, Stats
 from scalewright.serve.request import Request, Update
 from scalewright.serve.server.watch import Watch
 from scalewright.spec.errors import RunError
+
+LOOK_S = 0.5  # between looks at an idle engine's processes
 
 
 class Full(Exception):
@@ -128,7 +130,12 @@ class Runner:
         try:
             while True:
                 while self._engine.idle or not self._inbox.empty():
-                    if (job := self._inbox.get()) is None:
+                    try:
+                        job = self._inbox.get(timeout=LOOK_S)
+                    except Empty:
+                        self._engine.check()
+                        continue
+                    if job is None:
                         return
                     job()
                     self._tell(self._deliver, [], self._engine.stats())

@@ -21,13 +21,15 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     return [row for _, row in scan_jsonl(path)]
 
 
-def scan_jsonl(path: str | Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The same, one line at a time, each with its bytes in the file (without the newline)."""
+def scan_jsonl(path: str | Path, start: int = 0) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The same from byte `start` on, one line at a time, each with its bytes in the file (without the newline)."""
     try:
         file = open_regular(path)
     except FileNotFoundError:
         return
     with file:
+        if start:
+            file.seek(start)
         for text in map(bytes.strip, file):
             row = None
             with suppress(ValueError):  # not JSON, or not UTF-8

@@ -7,8 +7,10 @@
 Copies are what `spec/placement.py` calls them: replicas, norms under tensor parallelism, shared KV heads, both ends of
 a tied embedding, DiLoCo's outer weights. All that changes them (summed gradients, one clipping factor, an elementwise
 update) is the same on each, so healthy ones are equal in every bit, and one that a device or its memory spoiled stays
-different. What has one copy, as a shard of ZeRO under one replica, can't be compared. A wrong gradient that is summed
-spoils all copies alike, and isn't seen either.
+different. (Seen on CPUs. A GPU whose kernels add in another order from call to call may give copies that differ where
+each is computed apart, as norms are under tensor parallelism without sequence parallelism.) What has one copy, as a
+shard of ZeRO under one replica, can't be compared. A wrong gradient that is summed spoils all copies alike, and isn't
+seen either.
 
 The sum is that of the bits as whole numbers, modulo 2**64: one flipped bit b changes it by 2**b, which is never 0; two
 flips cancel where they are the same bit, up in one number and down in another. It reads 12 bytes a parameter (AdamW).
@@ -91,7 +93,7 @@ class Copies:
     optimizer: torch.optim.Optimizer
     mesh: Mesh
     every: int  # steps between comparisons; 0: never
-    action: str = "stop"  # `train.guard.corruption`
+    action: str = "log"  # `train.guard.corruption`
     islands: Islands | None = None
     record: Record | None = None  # rank 0's
     _pending: bool = False
@@ -109,11 +111,13 @@ class Copies:
             return []
         with_copies = sum(held.tensor.nbytes for held in self._weights())
         every = sum(weight.master.nbytes for weight in self.weights)
-        ranks = gather_json([sorted({held.axes for held in self._weights()}), with_copies, every], self.mesh)
+        ranks = gather_json([sorted({held.axes for held in self._held()}), with_copies, every], self.mesh)
         share = sum(rank[1] for rank in ranks) / max(sum(rank[2] for rank in ranks), 1)
+        kinds = sorted({tuple(axes) for rank in ranks for axes in rank[0]})
         if self.record is not None:
-            self.record.event("copies", _share_note(share), every=self.every, share=share)
-        return sorted({tuple(axes) for rank in ranks for axes in rank[0]})
+            note = "" if kinds else "each number is held once under this layout: there are no copies to compare"
+            self.record.event("copies", note and f"{note} (train.guard.check_copies)", every=self.every, share=share)
+        return kinds
 
     @cached_property
     def _first(self) -> Tensor:
@@ -218,14 +222,7 @@ def _axes(axes: Sequence[str], sizes: Any) -> Axes:
     return tuple(sorted(axis for axis in axes if sizes[axis] > 1))
 
 
-def _share_note(share: float) -> str:
-    """A line for a layout of which less than half can be compared."""
-    if not share:
-        return "each number is held once under this layout: there are no copies to compare (train.guard.check_copies)"
-    return f"{share:.2g} of the weights' bytes have a copy to compare (train.guard.check_copies)" if share < 0.5 else ""
-
-
-def first_holders(grid: Grid, axes: Axes) -> list[int]:
+def first_holders(grid: Grid, axes: Sequence[str]) -> list[int]:
     """Of each rank, the first that is joined to it by these axes: it holds the same box.
 
     >>> first_holders(make_grid(Layout(devices=4, tp=2, zero_stage=0)), ("fsdp",))

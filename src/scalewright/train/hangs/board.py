@@ -56,9 +56,9 @@ class Board(Protocol):
 def open_board(context: RankContext) -> Board:
     """The board of this rank's world; to be called after `join_world`."""
     if not context.rendezvous.startswith("tcp://"):
-        return FolderBoard(Path(f"{unquote(urlparse(context.rendezvous).path)}-{context.attempt}.board"))
+        return FolderBoard(Path(f"{unquote(urlparse(context.rendezvous).path)}-{context.meeting}.board"))
     host, _, port = context.rendezvous.removeprefix("tcp://").rpartition(":")
-    return StoreBoard(host, int(port), f"hangs-{context.attempt}")
+    return StoreBoard(host, int(port), f"hangs-{context.meeting}")
 
 
 class FolderBoard:
@@ -146,6 +146,12 @@ class Patience:
     stalled_s: float = 10.0
     stalled_usual: float = 5.0
     grace_s: float = 15.0  # beyond the timeout, for the main thread to end by the groups' own
+    silent: bool = True  # whether a rank whose process doesn't answer at all has until the timeout, too
+
+
+# Of ranks that are started again by themselves: a process that is stopped, or holds Python's lock, costs seconds. Its
+# thread answers while it computes, compiles or reads.
+EAGER = Patience(tick_s=0.25, step_s=2.0, answer_s=1.25, silent=False)
 
 
 UNEVEN = frozenset({"all_to_all", "gather", "scatter"})  # their sizes may differ from rank to rank

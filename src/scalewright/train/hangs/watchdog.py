@@ -31,6 +31,7 @@ from scalewright.spec.errors import RunError
 from scalewright.spec.run import TimeoutsSpec
 from scalewright.track.events import EventsFile
 from scalewright.train.hangs.board import (
+    SILENT,
     Board,
     BoardSilent,
     HangVerdict,
@@ -148,11 +149,11 @@ class Watchdog:
         text = str(error)
         if any(word in text for word in ("imed out", "timeout")):
             verdict = self._verdict or self._read_verdict()
-            return None if verdict is None else RunError(self._gave_up(verdict))
+            return None if verdict is None else self._given_up(verdict)
         if not is_broken(error):
             return None
         if self._verdict is not None:
-            return RunError(self._gave_up(self._verdict))
+            return self._given_up(self._verdict)
         posts: dict[int, Any] = {}
         with suppress(BoardSilent, OSError):
             if self._board is not None:
@@ -164,10 +165,21 @@ class Watchdog:
             return None
         return RunError(self._processes.lost([r for r in range(self.mesh.world) if r not in posts], self._board))
 
+    def _given_up(self, verdict: HangVerdict) -> RunError:
+        error = RunError(self._gave_up(verdict))
+        error.ranks, error.failed_at = (verdict.rank,), self._since()
+        return error
+
+    def _since(self) -> float:
+        """When the last progress was, in seconds since 1970."""
+        return time.time() - (self._now() - self._progress_at)
+
     def _gave_up(self, verdict: HangVerdict) -> str:
         key, seconds = self._timeout()
-        folder = self._stacks.folder
-        return f"{verdict.text}; gave up after {seconds:g} s (train.timeouts.{key}); stacks are in {folder}"
+        after = f"{seconds:g} s (train.timeouts.{key})"
+        if self._is_silent():
+            after = f"{self._now() - self._progress_at:.1f} s"
+        return f"{verdict.text}; gave up after {after}; stacks are in {self._stacks.folder}"
 
     def _timeout(self) -> tuple[str, float]:
         """The key of the timeout that holds now, and its seconds."""
@@ -211,14 +223,21 @@ class Watchdog:
         collective is no such wait: it may have computed all that time."""
         if not self._waits and self._verdict is not None and self._verdict.rank != self.rank:
             return False  # a wait of others, which may be over
+        if self._is_silent() and self._phase == STEADY and waited > self._patience_s():
+            return True
         grace = 0.0 if self.mesh.device.type == "cuda" else self.patience.grace_s
         others = 0.0 if self._others_since is None else now - self._others_since
         return min(waited, others) > self._timeout()[1] + grace
 
+    def _is_silent(self) -> bool:
+        """Whether a process doesn't answer at all, and others of this run don't wait for the timeout then."""
+        return not self.patience.silent and self._verdict is not None and SILENT in self._verdict.text
+
     def _give_up(self, reason: str) -> None:
         """Ends this process, whose main thread doesn't come out of its wait."""
         if self._last_words is not None:
-            self._last_words.write_text(reason, encoding="utf-8")
+            behind = -1 if self._verdict is None else self._verdict.rank
+            self._last_words.write_text(f"{behind} {self._since():.3f}\n{reason}", encoding="utf-8")
         else:
             print(f"error: {reason}", file=sys.stderr, flush=True)
         os._exit(1)

@@ -120,7 +120,7 @@ def expect(resolved: Resolved) -> Expectation:
     if not isinstance(resolved.model, ModelSpec):
         return Expectation(note="the model is the user's own, and its operators can't be counted")
     try:
-        place, note = _place(resolved.run)
+        place, note = place_of(resolved.run)
         if place is None:
             return Expectation(note=note)
         prediction = price(Question(resolved.run, place, length=resolved.seq_len))
@@ -132,7 +132,7 @@ def expect(resolved: Resolved) -> Expectation:
     return Expectation(low, seconds, high, prediction.breakdown, prediction.memory_gib, prediction.comm_bytes, note)
 
 
-def _place(run: RunSpec) -> tuple[ClusterSpec | None, str]:
+def place_of(run: RunSpec) -> tuple[ClusterSpec | None, str]:
     """The machine as the planner sees it, and a note on it; None where it has no figures."""
     if run.device == "cuda":
         return find_cluster(run.cluster), ""

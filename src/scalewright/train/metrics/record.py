@@ -141,6 +141,14 @@ class Record:
         """The run goes on from an earlier place: later rows go. Trackers get the new ones beside the old."""
         self.place = place
         self.metrics.go_back(place.step)
+        self.lost(place.step)
+
+    def lost(self, step: int, *, opened: bool = False) -> None:
+        """Notes the steps that are done again from `step` on; of an attempt before this one, which has been `opened`,
+        also its last sign."""
+        if (dropped := self.metrics.dropped) is not None:
+            keys: dict[str, Any] = {"until": dropped.until} if opened else {}
+            self.event("lost", step=step, steps=dropped.steps, seconds=round(dropped.seconds, 6), **keys)
 
     def copies(self) -> dict[str, bytes]:
         """Copies of all lines for a checkpoint, by file name."""

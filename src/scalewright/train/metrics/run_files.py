@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
+from scalewright.checkpoint import memory
 from scalewright.launch.settings import present_environment
 from scalewright.launch.starters import attempt_facts
 from scalewright.spec.base import write_yaml
@@ -66,14 +68,16 @@ def write_folder(session: Session, changes: Changes) -> None:
 
 
 def open_record(
-    session: Session, origin: Origin, peak: Peak, notes: list[str], *, quiet: bool, tell: Tell | None = None
-) -> Record:
-    """Rank 0's writers, opened to go on from where the run stands; `notes` and then start or resume become events."""
+    session: Session, origin: Origin, peak: Peak, notes: list[str], times: Mapping[str, float | None], *,
+    quiet: bool, tell: Tell | None = None,
+) -> Record:  # fmt: skip
+    """Rank 0's writers, opened to go on from where the run stands; `notes` and then start or resume become events.
+    `times`: when its command began, seconds of reading the checkpoint."""
     resolved, run, place = session.resolved, session.run, session.place
     folder, done = run.folder, place.step
     parameters, flops = _counts(resolved, session.engine.network)
     before = origin.reader.folder if origin.reader else folder
-    ours = before.resolve().parent == (folder / "checkpoints").resolve()
+    ours = before.resolve().parent in ((folder / "checkpoints").resolve(), memory.root_of(folder).resolve())
     lines = {name: read_saved(before, name, done) if ours else None for name in (EVENTS, METRICS)}
     events = EventsFile(folder / EVENTS)
     lost_events = events.bring_back(lines[EVENTS])
@@ -95,12 +99,13 @@ def open_record(
         "run_id": session.run_id, "parameters": parameters, "flops_per_token": flops,
         "world": run.layout.devices, "precision": run.layout.precision,
         **{f"peak_{key}": getattr(peak, key) for key in ("flops", "source", "device", "how")},
-        "pid": os.getpid(), **attempt_facts(),
+        "pid": os.getpid(), **times, **attempt_facts(),
     }  # fmt: skip
     if origin.reader:
         record.event("resume", f"resumed from step {done}", step=done, path=str(before), **facts)
     else:
         record.event("start", step=done, **facts)
+    record.lost(done, opened=True)
     session.state.lines = record
     record.expectation = expect(resolved)
     record.event("predicted", record.expectation.promise(), step=done, **record.expectation.dump())

@@ -30,7 +30,9 @@ from scalewright.spec.run import DataSpec, RunSpec
 
 PROMISES = ("data", "tokenizer", "seed", "model")
 # Keys that name a run or locate its state; they are no part of it.
-_UNCOMPARED = frozenset({"version", "name", "out_dir", "resume", "init", "environment", "allow_changes", "launch"})
+_UNCOMPARED = frozenset(
+    {"version", "name", "out_dir", "resume", "init", "environment", "allow_changes", "launch", "elastic"}
+)
 _SHOWN = 6  # changes on the console; events.jsonl has all
 
 
@@ -200,7 +202,7 @@ def _earlier(run: RunSpec) -> dict[str, Any]:
     if not folders and run.checkpoint.store:
         folders = newest_heads(run.checkpoint.store)
     if not folders and run.resume != "auto":
-        folders = checkpoints_at(bring(run.resume, states=True))
+        folders = checkpoints_at(bring(run.resume, states=True, later=True))
     for folder in folders:
         with suppress(UserError):  # a damaged save, which `find_origin` will pass, too
             settings = read_state(folder).get("run")

@@ -1,6 +1,7 @@
 """Where a run goes on from: the newest checkpoint of its folder that is whole, one that is named, or nothing.
 
 auto     newest, if its checksums hold, else the one before it, ...; all damaged: an error
+         with checkpoint.memory_every: the step in this node's memory, where that is newer
          with checkpoint.store: the store's, where that is newer; on an empty disk it is all there is
 PATH     that one, unless it is another run's and this run has come further by now
 never    an earlier run in the folder is renamed out of the way
@@ -9,16 +10,19 @@ never    an earlier run in the folder is renamed out of the way
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scalewright.checkpoint.format import COMMIT, read_manifest
+from scalewright.checkpoint.memory import newest
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
-from scalewright.checkpoint.store.bring import bring
+from scalewright.checkpoint.store.bring import bring, comes_later
 from scalewright.checkpoint.store.restore import restore
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.data.mixture import Positions
+from scalewright.parallel.collectives import from_rank_zero
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.common.urls import is_url, parse_url
@@ -26,6 +30,7 @@ from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import in_vocabulary
 from scalewright.train.resolve import Resolved
+from scalewright.train.state.attempts import went_back
 from scalewright.train.state.changes import Changes, check_promises, data_settings, find_changes, run_settings
 from scalewright.train.state.run_state import optimizer_name
 
@@ -74,11 +79,14 @@ def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, lis
         if newest is not None:
             note = f"this run has come further than {given}: it goes on from {newest.name}"
             return CheckpointReader(newest, verify_files=False), [*notes, note]
-        if problem := damage(given, mesh):
+        later = comes_later(given)
+        if problem := None if later else damage(given, mesh):
             raise UserError(f"the checkpoint is damaged: {problem}", str(given), "resume an older one, or auto")
-        return CheckpointReader(given, verify_files=False), []
+        return CheckpointReader(given, verify_files=later), []
     folder, rejected = newest_verified(root, mesh)
     folder, notes = _from_store(run, root, folder, mesh)
+    if (kept := _from_memory(run, folder, mesh)) is not None:
+        return CheckpointReader(kept, verify_files=False), notes
     if folder is None and rejected:
         count = "its only checkpoint is" if len(rejected) == 1 else f"all {len(rejected)} checkpoints are"
         how = "restore one, or begin anew with resume=never (what is there is kept aside)"
@@ -97,14 +105,14 @@ def _given(run: RunSpec, root: Path) -> tuple[Path, bool]:
         url = parse_url(run.resume)
         is_own = str(url.parent.parent) == run.checkpoint.store
         given = str(root / url.name) if is_own and (root / url.name / COMMIT).exists() else given
-    folder = find_checkpoint(bring(given, states=True))
+    folder = find_checkpoint(bring(given, states=True, later=True))
     return folder, is_own or folder.resolve().parent == root.resolve()
 
 
 def _from_store(run: RunSpec, root: Path, folder: Path | None, mesh: Mesh) -> tuple[Path | None, list[str]]:
     """The store's newest sound checkpoint where it is newer than the disk's, and notes. A store that can't be read is
     an error only where the run would begin anew for it."""
-    if run.checkpoint.store is None:
+    if run.checkpoint.store is None or went_back(run.folder):
         return folder, []
     try:
         newer, notes = restore(run.checkpoint.store, root, mesh, read_manifest(folder).step if folder else -1)
@@ -113,6 +121,21 @@ def _from_store(run: RunSpec, root: Path, folder: Path | None, mesh: Mesh) -> tu
             raise
         return folder, [f"{error}; it goes on from the disk's {folder.name}"]
     return newer or folder, notes
+
+
+def _from_memory(run: RunSpec, folder: Path | None, mesh: Mesh) -> Path | None:
+    """The step in this node's memory, as a checkpoint, where it is sound and newer than `folder`."""
+    if not run.checkpoint.memory_every:
+        return None
+    kept: Path | None = None
+    if mesh.rank == 0:
+        with suppress(OSError, ValueError, UserError):  # whatever is there, the disk is left
+            events = read_jsonl(run.folder / "events.jsonl")
+            there = newest(run.folder, {str(event.get("run_id")) for event in events if "run_id" in event})
+            newer = there is not None and (folder is None or read_manifest(there).step > read_manifest(folder).step)
+            kept = there if newer else None
+    name = from_rank_zero(str(kept or ""), mesh)
+    return Path(name) if name and damage(Path(name), mesh) is None else None
 
 
 def _further(given: Path, run: RunSpec, root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:

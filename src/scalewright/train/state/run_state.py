@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from scalewright.checkpoint.asynchronous import AsyncSaver
 from scalewright.checkpoint.format import ISLAND, OPTIMIZER, OUTER
+from scalewright.checkpoint.memory import MemoryTier
 from scalewright.checkpoint.read import CheckpointReader
 from scalewright.checkpoint.save import Lines, draft, save
 from scalewright.checkpoint.verify import Retention
@@ -86,10 +87,11 @@ class RunState:
         *,
         finite: bool = True,
         saver: AsyncSaver | None = None,
+        memory: MemoryTier | None = None,
     ) -> str:
-        """Writes a checkpoint, or lets `saver` begin one; why that couldn't, if so, and "". `more` are further keys of
-        state.json, `finite` whether its step was. Raises RunError on every rank when one can't write, UserError for
-        states that can't be saved."""
+        """Writes a checkpoint, or lets `saver` begin one, or `memory` keep one; why that couldn't, else "". `more` are
+        further keys of state.json, `finite` whether its step was. Raises RunError on every rank when one can't write,
+        UserError for states that can't be saved."""
         (tensors, numbers), run, mesh, islands = self.read_states(), self.run, self.mesh, self.islands
         by_island: list[Numbers] = []
         if islands is None:
@@ -132,6 +134,8 @@ class RunState:
             kept=Retention(run.checkpoint.keep, run.checkpoint.keep_every, run.checkpoint.keep_best),
             finite=finite,
         )
+        if memory is not None:
+            return memory.begin(drafted)
         why = saver.begin(drafted) if saver is not None else ""
         if saver is None or why:
             save(drafted, mesh)

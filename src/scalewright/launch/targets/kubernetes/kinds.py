@@ -1,7 +1,7 @@
 """The objects around a node's pod: JobSet, TrainJob with its runtime, PyTorchJob.
 
     a pod exits with 75      podFailurePolicy: FailJob ──► reason PodFailurePolicy ──► restart, not counted
-    a node is taken away     the same, by the pod's condition DisruptionTarget
+    a node is taken away     the same, by the pod's condition DisruptionTarget; elastic: a new pod joins
     a pod exits otherwise    backoffLimit 0 ──► reason BackoffLimitExceeded ──► restart, max_restarts times
     the time limit           reason DeadlineExceeded ──► end
 
@@ -13,13 +13,14 @@ pytorch/envvar.go sets RANK, the pod's number; common/pod.go restarts exit codes
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets.container import agent_command
 from scalewright.launch.targets.kubernetes import pod
-from scalewright.launch.targets.script import PORT, bare_agent
-from scalewright.spec.common.shell import Expression
+from scalewright.launch.targets.script import PORT, RESTARTS, bare_agent, elastic_options
+from scalewright.spec.common.shell import Expression, Word
 from scalewright.spec.errors import Stopped
 
 Manifest = dict[str, Any]
@@ -33,7 +34,7 @@ RETRYABLE = 138  # training-operator restarts codes from 128 on, and leaves this
 def jobset(job: LaunchJob) -> list[Manifest]:
     """A JobSet of one indexed Job: pod 0 has the name that the others meet it by."""
     name = pod.job_name(job)
-    command = agent_command(job, INDEX, f"{name}-{NODES}-0-0.{name}")
+    command = _agent(job, INDEX, f"{name}-{NODES}-0-0.{name}")
     spec: Manifest = {"suspend": True} if job.site.queue else {}
     spec |= _jobset_spec(job, pod.container(job, NODES, command), deadline=_deadline(job))
     return [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": _metadata(job), "spec": spec}]
@@ -41,6 +42,7 @@ def jobset(job: LaunchJob) -> list[Manifest]:
 
 def trainjob(job: LaunchJob) -> list[Manifest]:
     """A TrainJob, and the TrainingRuntime that it refers to: what the run says, and what the site says."""
+    job = replace(job, least_nodes=None)  # Trainer's torchrun has a fixed number
     here = pod.run_keys(job, NODES, bare_agent(job))
     nodes = {"name": NODES, "image": here["image"]} | pod.site_keys(job)
     version = {"apiVersion": "trainer.kubeflow.org/v1alpha1"}
@@ -61,9 +63,8 @@ def trainjob(job: LaunchJob) -> list[Manifest]:
 
 def pytorchjob(job: LaunchJob) -> list[Manifest]:
     """A PyTorchJob: a master and workers, whose pods its controller numbers by RANK."""
-    command = agent_command(
-        job, Expression("$RANK"), Expression("$MASTER_ADDR"), port=Expression("$MASTER_PORT"), saved=RETRYABLE
-    )
+    meeting = Expression("$MASTER_ADDR"), Expression("$MASTER_PORT")
+    command = _agent(job, Expression("$RANK"), *meeting, saved=RETRYABLE)
     node = pod.container(job, "pytorch", command)
     node["ports"] = [{"name": "pytorchjob-port", "containerPort": job.site.port or PORT}]
     replica = {"restartPolicy": "ExitCode", "template": {"spec": pod.pod_spec(job, node, restarts=True)}}
@@ -77,6 +78,15 @@ def pytorchjob(job: LaunchJob) -> list[Manifest]:
         replicas["Worker"] = {"replicas": job.nodes - 1, **replica}
     spec = {"nprocPerNode": str(job.per_node), "runPolicy": policy, "pytorchReplicaSpecs": replicas}
     return [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": _metadata(job), "spec": spec}]
+
+
+def _agent(
+    job: LaunchJob, number: Word, address: Word, port: Word | None = None, saved: int | None = None
+) -> list[Word]:
+    """A pod's command; of an elastic run it meets whoever is there."""
+    if job.least_nodes is None:
+        return agent_command(job, number, address, port=port, saved=saved)
+    return bare_agent(job, elastic_options(job, address, port or str(job.site.port or PORT)), saved=saved)
 
 
 def _metadata(job: LaunchJob, *, queued: bool = True) -> Manifest:
@@ -116,12 +126,15 @@ def _indexed_job(job: LaunchJob, node: Manifest, deadline: int | None) -> Manife
     if deadline:
         spec["activeDeadlineSeconds"] = deadline
     codes = {"containerName": NODES, "operator": "In", "values": [Stopped.exit_code]}
-    spec["podFailurePolicy"] = {
-        "rules": [
-            {"action": "FailJob", "onExitCodes": codes},
-            {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        ]
-    }
+    condition = [{"type": "DisruptionTarget", "status": "True"}]
+    rules: list[Manifest] = [
+        {"action": "FailJob", "onExitCodes": codes},
+        {"action": "FailJob", "onPodConditions": condition},
+    ]
+    if job.least_nodes is not None:  # a pod that was taken away comes again alone, and joins the others
+        spec["backoffLimit"] = job.site.max_restarts or RESTARTS
+        rules = [{"action": "Ignore", "onPodConditions": condition}, rules[0]]
+    spec["podFailurePolicy"] = {"rules": rules}
     spec["template"] = {"spec": node}
     return spec
 

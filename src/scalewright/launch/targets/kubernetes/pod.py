@@ -74,7 +74,7 @@ def kubelet(word: Word) -> str:
     It would take a byte alone of a character beyond ASCII behind a `$`, too (expansion/expand.go).
     """
     if isinstance(word, Expression):
-        return f"$({word.text.removeprefix('$')})"
+        return re.sub(r"\$(\w+)", r"$(\1)", word.text)
     return re.sub(r"\$(?=[$(]|[^\x00-\x7f])", "$$", word)
 
 

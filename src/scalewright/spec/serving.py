@@ -20,7 +20,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from scalewright.serve.blocks import BLOCK, blocks_for
+BLOCK = 64  # tokens of a block, of a chunk of a prompt, and the unit in which prefixes are shared
+
+
+def blocks_for(tokens: int) -> int:
+    """How many blocks hold so many tokens."""
+    return -(-tokens // BLOCK)
 
 
 @dataclass(frozen=True)
@@ -176,3 +181,23 @@ def _admitted(step: Step, alive: Sequence[Row], waiting: Sequence[Row], free: in
         free -= row.idle_hits
         owed += max(0, blocks_for(row.soon) - row.hits)
         yield row
+
+
+def forwards(items: list[Item], room: int) -> Iterator[list[Item]]:
+    """Items of one forward each, of at most `room` tokens; a piece of a prompt isn't cut."""
+    group, size = list[Item](), 0
+    for item in items:
+        start = item.start
+        while (end := item.end) > start:
+            if size == room:
+                yield group
+                group, size = [], 0
+            count = min(end - start, room - size) if item.length > BLOCK else end - start
+            if size + count > room:
+                yield group
+                group, size = [], 0
+                continue
+            group.append(Item(item.number, start, count))
+            start, size = start + count, size + count
+    if group:
+        yield group

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from scalewright.serve.blocks import BLOCK, blocks_for
-from scalewright.serve.schedule import Item, Limits, Row, Step, pieces, schedule
+from scalewright.spec.serving import BLOCK, Item, Limits, Row, Step, blocks_for, pieces, schedule
 
 
 @dataclass
