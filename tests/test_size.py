@@ -35,7 +35,7 @@ BUDGET = {
     "model": 2_220,  # a start without torch's compiler
     "parallel": 3_475,  # a name for each meeting; FSDP is imported where it is used
     "parity": 790,
-    "plan": 7_940,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
+    "plan": 7_855,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_895,  # a run's wall time; the page about serving; budget, goodput, inference as blocks
     "serve": 2_960,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
     "spec": 7_390,  # a server's schedule; chats; families; networks; all mistakes at once; recomputation; prices
