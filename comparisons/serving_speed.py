@@ -24,6 +24,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -276,27 +277,28 @@ def load(spec: ModelSpec, model: Decoder, prompt: int, new: int, number: int, se
     return {**facts, "server": server, "rows": rows, "median_error": errors}
 
 
-def tell(result: Result, name: str, found: dict[str, Any]) -> None:
-    """A model's three parts as tables."""
-    for part in found["streams"]:
-        rows = [(n, f"{s['median']:.0f}", f"{s['p20']:.0f} to {s['p80']:.0f}") for n, s in part["tokens_per_s"].items()]
+def tell(result: Result, name: str, what: str, part: dict[str, Any]) -> None:
+    """A model's part as a table."""
+    if what == "prefix":
+        middle = {n: f"{1e3 * s['median']:.0f} ms" for n, s in part["seconds"].items()}
+        cached = f"with 90% in the cache {middle['90% cached']}: {part['sooner']['median']:.1f} times sooner."
+        result.say(f"First token of {part['length']} tokens: {middle['new']}, {cached}")
+    elif what == "load":
+        kinds = [(kind, key) for key in ("ttft_s", "tpot_s") for kind in ("measured", "predicted")]
+        rows = [
+            (f"{row['rate']:.2f} ({row['share']:.0%})", *(f"{1e3 * row[kind][key]:.0f}" for kind, key in kinds))
+            for row in part["rows"]
+        ]
+        result.say(table(("requests/s (of the highest)", "TTFT, ms", "predicted", "TPOT, ms", "predicted"), rows))
+        error = part["median_error"]
+        result.say(f"Median error: TTFT {100 * error['ttft_s']:.0f}%, TPOT {100 * error['tpot_s']:.0f}%.")
+    else:
+        rates, ratios = part["tokens_per_s"].items(), part["ratios"].items()
+        rows = [(n, f"{s['median']:.0f}", f"{s['p20']:.0f} to {s['p80']:.0f}") for n, s in rates]
         result.say(f"## {name}: {part['prompt']} tokens of prompt, {part['new']} new", "",
                    table(("way", "tokens/s", "p20 to p80"), rows))  # fmt: skip
-        rows = [(n, f"{s['median']:.2f}", f"{s['p20']:.2f} to {s['p80']:.2f}") for n, s in part["ratios"].items()]
+        rows = [(n, f"{s['median']:.2f}", f"{s['p20']:.2f} to {s['p80']:.2f}") for n, s in ratios]
         result.say(table(("ratio", "median", "p20 to p80"), rows))
-    part = found["prefix"]
-    middle = {n: f"{1e3 * s['median']:.0f} ms" for n, s in part["seconds"].items()}
-    cached = f"with 90% in the cache {middle['90% cached']}: {part['sooner']['median']:.1f} times sooner."
-    result.say(f"First token of {part['length']} tokens: {middle['new']}, {cached}")
-    part = found["load"]
-    rows = [
-        (f"{row['rate']:.2f} ({row['share']:.0%})", *(f"{1e3 * row[kind][key]:.0f}" for key in ("ttft_s", "tpot_s")
-                                 for kind in ("measured", "predicted")))
-        for row in part["rows"]
-    ]  # fmt: skip
-    result.say(table(("requests/s (of the highest)", "TTFT, ms", "predicted", "TPOT, ms", "predicted"), rows))
-    error = part["median_error"]
-    result.say(f"Median error: TTFT {100 * error['ttft_s']:.0f}%, TPOT {100 * error['tpot_s']:.0f}%.")
 
 
 def main() -> None:
@@ -323,16 +325,19 @@ def main() -> None:
         model.eval()
         sizes = [(16, 8)] if options.quick else [(64, 64), (512, 64)]
         rounds = 1 if options.quick else options.rounds
-        found = {
-            "streams": [streams(spec, model, prompt, new, rounds) for prompt, new in sizes],
-            "prefix": prefix(spec, model, 200 if options.quick else 1000, rounds),
-            "load": load(spec, model, *((16, 8, 10, 1.0) if options.quick else (128, 64, 30, 15.0))),
+        parts: dict[str, Callable[[], dict[str, Any]]] = {
+            f"streams, {prompt}": partial(streams, spec, model, prompt, new, rounds) for prompt, new in sizes
         }
+        parts["prefix"] = partial(prefix, spec, model, 200 if options.quick else 1000, rounds)
+        parts["load"] = partial(load, spec, model, *((16, 8, 10, 1.0) if options.quick else (128, 64, 30, 15.0)))
         if options.vllm:
-            found["streams"].append(beside_vllm(spec, options.vllm, *sizes[0], rounds))
-        if result is not None:
-            result.put(name, found)
-            tell(result, name, found)
+            parts["beside vLLM"] = partial(beside_vllm, spec, options.vllm, *sizes[0], rounds)
+        found: dict[str, Any] = {}
+        for what, measured in parts.items():
+            found[what] = measured()
+            if result is not None:
+                result.put(name, found)
+                tell(result, name, what, found[what])
     if result is not None:
         result.close()
 

@@ -44,6 +44,7 @@ SPEC = ModelSpec.parse(
     }
 )  # fmt: skip
 WORLD = 4
+PATIENCE_S = 240  # a busy machine is slow, and a rank that waits isn't lost for it
 KINDS = ("exp_avg", "exp_avg_sq")
 CPU = torch.device("cpu")
 
@@ -95,9 +96,9 @@ class Exchange:
 
     def gather(self, value: Any, mesh: Mesh) -> list[Any]:
         self.values[mesh.rank] = json.loads(json.dumps(value))
-        self.barrier.wait(30)
+        self.barrier.wait(PATIENCE_S)
         values = list(self.values)
-        self.barrier.wait(30)
+        self.barrier.wait(PATIENCE_S)
         return values
 
     def from_rank_zero(self, value: Any, mesh: Mesh) -> Any:
@@ -169,7 +170,7 @@ def save(root: Path, step: int, world: int = WORLD, keep: int = 2, take: int = 0
 
 def save_beside(draft: saving.Draft, mesh: Mesh) -> None:
     """A save that is written beside training, and waited for."""
-    saver = asynchronous.AsyncSaver(mesh, apart=True, limit_s=30)
+    saver = asynchronous.AsyncSaver(mesh, apart=True, limit_s=PATIENCE_S)
     try:
         if problem := saver.begin(draft):
             raise RunError(problem)
@@ -275,7 +276,7 @@ def saved_until(root: Path, disk: Disk, step: int, keep: int, beside: bool) -> N
         go()
     elif child := os.fork():
         _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status), "the save ended before that many operations"
+        assert os.WIFSIGNALED(status), f"the save ended by itself, before operation {disk.end_at} ({status})"
     else:
         try:
             go()

@@ -57,7 +57,7 @@ def test_a_server_is_measured_and_inference_rehearses_it(call_cli, tmp_path):
     save("llama-gqa", tmp_path / "model")
     make_tokenizer(tmp_path / "model")
     file = tmp_path / "served.yaml"
-    answer = call_cli("bench", "serve", tmp_path / "model", "--out", file, "--seconds", 1, "--json")
+    answer = call_cli("bench", "serve", tmp_path / "model", "--out", file, "--seconds", 3, "--json")
     assert answer.code == 0, answer.err
     assert answer.json()["steps"] > 60
     asked = ("inference", tmp_path / "model", "--cluster", "rtx-4090", "--measured", file, "--input-len", 20)

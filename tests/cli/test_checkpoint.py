@@ -288,7 +288,8 @@ def test_the_size_of_a_difference(call_cli, runs, copy):
     tensors["embed.weight"][0, 0] = float("nan")
     save_file(tensors, file, metadata={"format": "pt"})
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"][file.name]["checksum"] = describe_file(file).checksum
+    stored = describe_file(file)
+    manifest["files"][file.name] |= {"bytes": stored.bytes, "checksum": stored.checksum}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / COMMIT).write_text(commit_text(folder, 8))
     answer = call_cli("checkpoint", "diff", runs["one"], copy, "--json")

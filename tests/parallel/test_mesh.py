@@ -5,18 +5,29 @@ from __future__ import annotations
 import inspect
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import HashStore, distributed_c10d
 
 from scalewright.launch.local import run_local
 from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import all_sum, barrier, copy_from_rank_zero, from_rank_zero, gather_json
-from scalewright.parallel.mesh import Mesh, _meeting_point, backend_for, join_world, leave_world, make_mesh, set_timeout
+from scalewright.parallel.mesh import (
+    Mesh,
+    _agree,
+    _meeting_point,
+    backend_for,
+    join_world,
+    leave_world,
+    make_mesh,
+    set_timeout,
+)
 from scalewright.spec.grid import make_grid
 from scalewright.spec.groups import cost, files, plan_groups
 from scalewright.spec.layout import Layout
@@ -278,3 +289,17 @@ def test_an_attempt_has_a_file_of_its_own(tmp_path):
     del first
     second.set("address", "new")
     assert second.get("address") == b"new"
+
+
+def test_ranks_agree_on_a_start_whose_store_outlives_them():
+    """Ten starts in one store, one of them given up by its rank 0: all ranks of each have the same new name."""
+    limit = timedelta(seconds=20)
+    store = HashStore()  # threads of one process
+    store.set("start", "of a rank 0 that died")
+    names = set()
+    for _ in range(10):
+        with ThreadPoolExecutor(4) as ranks:
+            answers = list(ranks.map(partial(_agree, store, world=4, timeout=limit), (1, 2, 0, 3)))
+        assert len(set(answers)) == 1
+        names.add(answers[0])
+    assert len(names) == 10

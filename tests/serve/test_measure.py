@@ -68,7 +68,7 @@ def test_a_fit_finds_what_made_the_seconds() -> None:
 def test_an_engine_is_measured_and_left_empty() -> None:
     settings = Settings(kv_blocks=60, max_concurrency=4)
     engine = Engine(Loaded(model_of("llama"), None, frozenset()), settings)
-    server = measure(engine, 1.0)
+    server = measure(engine, 3.0)
     assert engine.idle
     assert engine.stats().blocks_used == 0
     assert server.steps >= 60

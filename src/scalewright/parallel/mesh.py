@@ -204,10 +204,11 @@ def _agree(store: Any, rank: int, world: int, timeout: timedelta) -> str:
         store.set("start", name)
     while time.monotonic() < end:
         if rank == 0 and store.add(f"{name}/here", 0) >= world - 1:
-            store.delete_key("start")
+            store.set("start", "")  # not deleted: others may be about to read it
             store.set(f"{name}/whole", "1")
             return name
-        if rank and store.check(["start"]) and (now := store.get("start").decode()) != name:
+        now = store.get("start").decode() if rank and store.check(["start"]) else ""
+        if now not in ("", name):
             name = now
             store.add(f"{name}/here", 1)
         if rank and name and store.check([f"{name}/whole"]):

@@ -42,13 +42,13 @@ LIMITS = {
 LARGEST = 512  # of the micro-batches that are tried
 
 
-def check_whole(name: str, value: Any, least: int = 1) -> int:
+def check_whole(name: str, value: Any) -> int:
     """A size as a whole number within reason; raises UserError for NaN, fractions and typos."""
     most = LIMITS.get(name, 10**15)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not isfinite(value) or value != int(value) or not least <= value <= most:
+    if not number or not isfinite(value) or value != int(value) or not 1 <= value <= most:
         where = "layout" if name in Layout.model_fields else name
-        raise UserError(f"{name} is {value!r}", where, f"give a whole number from {least} to {most}")
+        raise UserError(f"{name} is {value!r}", where, f"give a whole number from 1 to {most}")
     return int(value)
 
 

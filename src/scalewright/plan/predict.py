@@ -257,11 +257,11 @@ def predict_table(requests: Sequence[Request], c: Constants | None = None, new: 
 Asking = Generator[Sequence[Request], list[Prediction], T]  # yields once the requests that it wants priced
 
 
-def together(asking: Sequence[Asking[T]], c: Constants | None = None) -> list[T]:
+def together(asking: Sequence[Asking[T]]) -> list[T]:
     """What these return, once one table has priced the requests of all, which costs little more than one of them."""
     wanted = [next(ask) for ask in asking]
     requests, results = [request for some in wanted for request in some], []
-    predictions = iter(predict_table(requests, c) if requests else ())
+    predictions = iter(predict_table(requests) if requests else ())
     for ask, some in zip(asking, wanted, strict=True):
         try:
             ask.send(list(islice(predictions, len(some))))
@@ -270,32 +270,26 @@ def together(asking: Sequence[Asking[T]], c: Constants | None = None) -> list[T]
     return results
 
 
-def price(question: Question, layout: Layout | None = None, c: Constants | None = None) -> Prediction:
+def price(question: Question, layout: Layout | None = None) -> Prediction:
     """The cost of a run in its own layout, or in another. Raises UserError for a cluster that can't run it."""
-    return predict_table([from_question(question, layout)], c)[0]
+    return predict_table([from_question(question, layout)])[0]
 
 
 def predict(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    layout: Layout,
-    seq_len: int | None = None,
-    *,
-    c: Constants | None = None,
-    **facts: Any,
+    model: ModelSpec, cluster: ClusterSpec, layout: Layout, seq_len: int | None = None, **facts: Any
 ) -> Prediction:
     """The cost of a layout; `facts`: as in `from_layout`. Raises UserError for a cluster that can't run it."""
     cluster.check_devices(layout.devices)
     length = model.context if seq_len is None else seq_len
-    return predict_table([from_layout(model, cluster, layout, length, **facts)], c)[0]
+    return predict_table([from_layout(model, cluster, layout, length, **facts)])[0]
 
 
-def predict_rows(rows: Iterable[Mapping[str, Any]], c: Constants | None = None) -> list[dict[str, Any]]:
+def predict_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The `dump()` of each row (in the columns of measured_runs.csv) with its id; or {id, error}."""
     rows = list(rows)
-    resolved = resolve_rows(rows, c)
+    resolved = resolve_rows(rows)
     requests = [request for request in resolved if isinstance(request, Request)]
-    predictions = iter(predict_table(requests, c)) if requests else iter(())
+    predictions = iter(predict_table(requests)) if requests else iter(())
     return [
         {"id": text(row, "id")}
         | ({"error": str(request)} if isinstance(request, UserError) else next(predictions).dump())
@@ -303,7 +297,7 @@ def predict_rows(rows: Iterable[Mapping[str, Any]], c: Constants | None = None) 
     ]
 
 
-def resolve_rows(rows: Sequence[Mapping[str, Any]], c: Constants | None = None) -> list[Request | UserError]:
+def resolve_rows(rows: Sequence[Mapping[str, Any]]) -> list[Request | UserError]:
     """Each row's request, or why there is none; a row without a layout gets the fastest usual one that fits."""
     resolved: list[Request | UserError] = []
     bare: dict[int, tuple[Request, Mapping[str, Any]]] = {}  # rows without a layout, by their index
@@ -315,6 +309,6 @@ def resolve_rows(rows: Sequence[Mapping[str, Any]], c: Constants | None = None) 
         except UserError as error:
             resolved.append(error)
     if bare:
-        for index, request in zip(bare, best_usual(list(bare.values()), c), strict=True):
+        for index, request in zip(bare, best_usual(list(bare.values())), strict=True):
             resolved[index] = request
     return resolved

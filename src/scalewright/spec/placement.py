@@ -57,10 +57,11 @@ class Placement:
     copies: tuple[str, ...]  # axes whose ranks hold the same box
 
 
-def place(model: ModelSpec, layout: Layout) -> tuple[Placement, ...]:
-    """The placement of every tensor of a model under a layout, in `tensors` order."""
+def place(model: ModelSpec, layout: Layout, some: Iterable[TensorSpec] | None = None) -> tuple[Placement, ...]:
+    """The placement of every tensor of a model, or of some, under a layout, in `tensors` order."""
     stage_of = _stage_of_layer(model, layout)
-    return tuple(_place(tensor, layout, model.kv_heads, stage_of) for tensor in tensors(model, mtp=True))
+    placed = tensors(model, mtp=True) if some is None else some
+    return tuple(_place(tensor, layout, model.kv_heads, stage_of) for tensor in placed)
 
 
 def place_plain(specs: Iterable[TensorSpec], layout: Layout) -> tuple[Placement, ...]:
@@ -236,11 +237,13 @@ def _best_cuts(cost: tuple[float, ...], stage: int) -> _Cuts:
     before = _best_cuts(cost, stage - 1).best
     best, cut = [infinite] * (items + 1), [0] * (items + 1)
     for end in range(stage, items + 1):
-        for start in range(stage - 1, end):
+        for start in range(end - 1, stage - 2, -1):
             run = total[end] - total[start]
+            if run > best[end][0]:  # and longer ones are larger still
+                break
             largest, squares = before[start]
             measure = (max(largest, run), squares + run * run)
-            if measure < best[end]:
+            if measure <= best[end]:  # of equal ones the first start
                 best[end], cut[end] = measure, start
     return _Cuts(tuple(best), tuple(cut))
 

@@ -223,6 +223,8 @@ def explained(error: Exception, verb: str, url: Url, name: str) -> UserError | S
     for pattern, what, how in CAUSES:
         if re.search(pattern, text):
             return UserError(f"cannot {verb} there: {what}", place, how or CREDENTIALS[url.scheme])
+    if isinstance(error, FileNotFoundError) and verb == "write":
+        return UserError("cannot write there: there is no such bucket", place, "make it, or correct the URL")
     if isinstance(error, FileNotFoundError):
         return AbsentError("there is no such object", place, "correct the URL")
     first = re.sub(r"\?\S+", "", str(error).splitlines()[0] if str(error) else kind)  # a query may hold a key

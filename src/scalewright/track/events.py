@@ -15,6 +15,7 @@
 | `fault` | `message`; of one that ended an attempt: `failure` (alike for like ones), `ranks`, `detect_s`; `gave_up` |
 | `restart` | `attempt`, `world`, `world_before`; it took `detect_s`, `rendezvous_s`, `load_s`, `first_step_s` |
 | `world` | other ranks than the run file's (`elastic`): `asked`, `devices`, `micro_batch`, `accumulation` |
+| `slow` | a rank that the others wait for, for long: `rank`, `host`, `pid`, `times`, `work_s` |
 | `back` | failures alike: the newest checkpoint is set `aside` |
 | `nonfinite` | a step's loss or gradient norm: `action` (skipped, stopped), `where`, `rank`, `values`, `again` |
 | `copies` | steps between comparisons (train/guard/copies.py): `every`; `share` of the weights that has copies |

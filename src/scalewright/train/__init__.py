@@ -1,6 +1,7 @@
 """Trains a run: the loop, the step, the optimizer. `scalewright.api.train` is the entry, by way of run.py.
 
 run.py       reads and resolves (resolve.py), starts ranks (start.py), returns the end    sweep.py   many runs
+elastic.py   other worlds, and local ranks that are started again
 worker.py    one rank: build.py, network.py and engine.py make session.py, which loop.py takes (signals.py)
 loop.py      batches, steps, validation, saves       step.py      one optimizer step      clipping.py   its gradients
 batches.py   the samples of a rank                   learning_rate.py   and how far a run is

@@ -105,6 +105,7 @@ def test_an_end_at_any_put_leaves_a_sound_checkpoint(saves, tmp_path, monkeypatc
     """Every put and delete of three saves on two ranks, and of the ones that go, in turn the last; then the run comes
     back, and its saves arrive."""
     monkeypatch.setattr(upload, "PAUSES", (0.0,))
+    monkeypatch.setattr(upload, "LAST_TRIES", 0)
     first = f"file://{tmp_path}/first"
     put_all(first, saves[:1])
     calls, last = None, 0
@@ -179,6 +180,23 @@ def test_a_store_that_fails_is_tried_again_and_said(saves, tmp_path, monkeypatch
     assert [kind for kind, _ in events] == ["fault", "fault", "store"]
     assert "step-00000002 isn't in the store yet: it asks to slow down" in events[0][1]
     assert sound(f"file://{tmp_path}/store") == ["step-00000002"]
+
+
+def test_what_another_rank_meets_is_told(saves, tmp_path, monkeypatch):
+    """Rank 1 may not write its file at first; rank 0 has it among the run's events, and both come through."""
+    monkeypatch.setattr(upload, "PAUSES", (0.2,))
+    real, refused, events = upload.Store.put, iter([True]), list[str]()
+
+    def put(store: Any, name: str, content: Any) -> None:
+        if "optimizer" in name and next(refused, False):
+            raise UserError("permission was denied")
+        real(store, name, content)
+
+    monkeypatch.setattr(upload.Store, "put", put)
+    put_all(f"file://{tmp_path}/store", saves[:1], tell=lambda kind, message="", **_: events.append(message))
+    assert "step-00000002 isn't in the store yet: rank 1: permission was denied" in events
+    assert sound(f"file://{tmp_path}/store") == ["step-00000002"]
+    assert not list((tmp_path / "store").glob("parts/*"))
 
 
 def test_a_slow_store_never_blocks_and_skips_alike(saves, tmp_path, monkeypatch):

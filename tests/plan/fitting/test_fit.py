@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scalewright.plan.constants import FILE, Constants, constants, facts
+from scalewright.plan.constants import Constants, constants, facts
 from scalewright.plan.cost.evaluate import prepare
 from scalewright.plan.fitting.calibrate import profile
-from scalewright.plan.fitting.fit import (
-    evaluate_seconds,
-    left_out,
-    of_unknown_trainers,
-    problem,
-    solve,
-    unconfirmed,
-    write,
-)
+from scalewright.plan.fitting.fit import evaluate_seconds, left_out, of_unknown_trainers, problem, solve, unconfirmed
 from scalewright.plan.fitting.runs import MEASURED, Runs, read_table, runs_of
 from scalewright.plan.predict import predict_rows
 from scalewright.spec.errors import UserError
@@ -56,15 +47,6 @@ def test_a_fit_stays_in_the_range(runs: Runs) -> None:
     free = [fact for fact in facts() if fact.name == "matmul.ampere"]
     slow = replace(runs, seconds=runs.seconds * 3)
     assert solve(problem(slow, free=free))["matmul.ampere"] == pytest.approx(free[0].low)
-
-
-def test_writing_keeps_everything_but_the_values(tmp_path: Path) -> None:
-    path = tmp_path / "constants.yaml"
-    path.write_text(FILE.read_text(encoding="utf-8"), encoding="utf-8")
-    write(constants(), path, alone=[fact.name for fact in facts() if fact.one_source])
-    before, after = (file.read_text(encoding="utf-8").splitlines() for file in (FILE, path))
-    assert len(before) == len(after)
-    assert [line.split("unit")[-1] for line in before] == [line.split("unit")[-1] for line in after]
 
 
 def test_constants_are_looked_up_as_arrays() -> None:

@@ -8,7 +8,8 @@ one waits, on all ranks the same ones; while one waits, further ones are left ou
 What fails is tried again, with growing pauses, until the next one is due. A kill at any put leaves the older ones as
 they are: whatever has no COMMIT doesn't exist, and goes with the next that has one.
 
-A part's content is the digest of the local COMMIT: parts that an earlier attempt at the step left don't count.
+A part's content is the digest of the local COMMIT, and what went wrong: parts that an earlier attempt at the step left
+don't count.
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ from scalewright.storage.objects import AbsentError, Store, StoreError
 PARTS, RUN_ID, ASIDE = "parts", "RUN_ID", "COMMIT.aside"
 OF_RANK = re.compile(r"-(\d{5})[-.]")  # in a file's name: the rank that wrote it
 BESIDE = ("run.yaml", "tokenizer.json", "metrics.jsonl", "events.jsonl", *COMPANIONS)
+PART_BYTES = 1 << 10
+LAST_TRIES, LAST_PAUSE_S = 3, 2.0  # once another one is due, or the run ends
 PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds before a failed one is tried again
-STALL_S = 600.0  # without another rank's part, or at the run's end without a file that is put
+STALL_S = 600.0  # without another rank's part
+END_S = 300.0  # at the run's end without a file that is put
 
 
 class Tell(Protocol):
@@ -81,7 +85,7 @@ class Uploader:
         self.rank, self.world, self.kept, self.tell = rank, world, kept, tell
         self.run_id: str | None = None  # rank 0's, from `claim` on
         self._queue: deque[Saved | int] = deque()  # a number: finished ones after that step are put aside
-        self._changed, self._closing, self._busy = threading.Condition(), False, False
+        self._changed, self._closing = threading.Condition(), False
         self._moved = time.monotonic()  # when something was last put
         self._thread: threading.Thread | None = None
         self._beside: dict[str, tuple[int, int]] = {}  # of files beside checkpoints/: size and time, as they were put
@@ -142,7 +146,7 @@ class Uploader:
         with Heartbeat(f"putting saves into {self.store.url}", enabled=self.tell is not None):
             while self._thread is not None and self._thread.is_alive():
                 self._thread.join(0.05)
-                if time.monotonic() - self._moved > STALL_S:
+                if time.monotonic() - self._moved > END_S:
                     self.say("fault", f"the store is stuck: what wasn't put there stays on the disk ({self.store.url})")
                     return
 
@@ -161,11 +165,10 @@ class Uploader:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._busy = False
                 self._changed.wait_for(lambda: self._queue or self._closing)
                 if not self._queue:
                     return
-                task, self._busy = self._queue.popleft(), True
+                task = self._queue.popleft()
             if isinstance(task, Saved):
                 self._until_put(task)
                 task.close()
@@ -174,27 +177,33 @@ class Uploader:
 
     def _until_put(self, saved: Saved) -> None:
         """Puts a checkpoint; again where that fails, until another one is due, or the run ends."""
-        for number in range(10**9):
-            if self._attempt(lambda: self._put(saved), f"{saved.name} isn't in the store yet"):
-                return
-            pause = PAUSES[min(number, len(PAUSES) - 1)]
+        pauses, failed, left = iter(PAUSES), f"{saved.name} isn't in the store yet", LAST_TRIES
+        while problem := self._attempt(partial(self._put, saved), failed):
+            if self.rank:  # rank 0 tells of it
+                text = f"{saved.digest} {problem}".encode("utf-8", "ignore")[:PART_BYTES]
+                self._attempt(partial(self.store.put, self._part(saved.step, self.rank), text), failed)
+            pause = next(pauses, PAUSES[-1])
             with self._changed:
-                if self._changed.wait_for(lambda: self.waiting or self._closing, pause):
-                    break
-        if not self._attempt(lambda: self._put(saved), f"{saved.name} isn't put into the store"):
-            return
+                ends = self._changed.wait_for(lambda: self.waiting or self._closing, pause)
+            if ends and not left:
+                self.say("fault", f"{saved.name} isn't put into the store", step=saved.step)
+                return
+            if ends:
+                left -= 1
+                time.sleep(min(pause, LAST_PAUSE_S))
 
-    def _attempt(self, work: Callable[[], None], failed: str) -> bool:
-        """Whether it succeeded; what went wrong is an event."""
+    def _attempt(self, work: Callable[[], None], failed: str) -> str:
+        """What went wrong with it, which is also an event; empty: nothing."""
         try:
             work()
         except (UserError, RunError) as error:
-            self.say("fault", f"{failed}: {error}")
+            problem = str(error)
         except BaseException as error:  # a panic of the library's is no Exception, and no end of the run
-            self.say("fault", f"{failed}: {type(error).__name__} {str(error)[:200]}")
+            problem = f"{type(error).__name__} {str(error)[:200]}"
         else:
-            return True
-        return False
+            return ""
+        self.say("fault", f"{failed}: {problem}")
+        return problem
 
     def say(self, kind: str, message: str = "", **fields: Any) -> None:
         """Writes an event; on rank 0."""
@@ -224,7 +233,7 @@ class Uploader:
         store.put(f"{where}/{COMMIT}", saved.commit)
         seconds = time.monotonic() - saved.began
         self.say("store", step=saved.step, url=str(store.url / where), seconds=round(seconds, 3), bytes=saved.bytes)
-        store.delete([self._part(saved.step, rank) for rank in range(1, self.world)])
+        store.delete([part.name for part in store.list(PARTS) if part.name <= self._part(saved.step, 99_999)])
         self._prune(saved)
 
     def _makes_room(self, saved: Saved, where: str) -> bool:
@@ -248,10 +257,13 @@ class Uploader:
         """Until every other rank has put its files; StoreError where none came for long."""
         missing, since, pause = set(range(1, self.world)), time.monotonic(), 0.05
         while missing:
-            there = {entry.name: entry.tag for entry in self.store.list(PARTS)}
-            for rank in sorted(missing):
-                part = self._part(saved.step, rank)
-                if part in there and self.store.read(part, 1 << 10) == saved.digest.encode():
+            there = {entry.name for entry in self.store.list(PARTS)}
+            for rank in [rank for rank in sorted(missing) if self._part(saved.step, rank) in there]:
+                part = self.store.read(self._part(saved.step, rank), PART_BYTES).decode("utf-8", "replace")
+                digest, _, problem = part.partition(" ")
+                if digest == saved.digest and problem:
+                    raise StoreError(f"rank {rank}: {problem}")
+                if digest == saved.digest:
                     missing.discard(rank)
                     since = self._moved = time.monotonic()
             if missing and time.monotonic() - since > STALL_S:

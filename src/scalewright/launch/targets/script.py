@@ -65,7 +65,7 @@ def node_options(job: LaunchJob, number: Word, address: Word, port: Word) -> lis
     return [*node, "--master-addr", address, "--master-port", port]
 
 
-def node_command(job: LaunchJob, number: Word, address: Word, port: Word, nodes: Word | None = None) -> list[Word]:
+def node_command(job: LaunchJob, number: Word, address: Word, port: Word, *, nodes: Word | None = None) -> list[Word]:
     """The agent of one of several nodes, with torchrun's restarts; `nodes`: most of an elastic run, where the
     scheduler says how many there are."""
     if job.least_nodes is not None:

@@ -94,7 +94,7 @@ def _start(job: LaunchJob) -> list[str]:
     number, address, port, nodes = map(
         Expression, ("$SLURM_PROCID", "$MASTER_ADDR", "$MASTER_PORT", "$SLURM_JOB_NUM_NODES")
     )
-    words = node_command(job, number, address, port, nodes)
+    words = node_command(job, number, address, port, nodes=nodes)
     return [
         "# On every node; SLURM_PROCID is its number there.",
         f"node={quote(command(['exec', *words]))}",

@@ -23,7 +23,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
 from scalewright.spec.optimizers import Optimizer, is_matrix
 from scalewright.spec.placement import local_shape, place, place_plain
-from scalewright.spec.tensors import TensorSpec, block_tensors
+from scalewright.spec.tensors import TensorSpec, block_tensors, tensors
 
 TIED = REGIONS  # a region more: the embedding, where the last stage is on another rank and uses it, too
 Known = dict[tuple[str, int], np.ndarray]  # by the tensors' listing, and unit and ranks in one number
@@ -130,8 +130,9 @@ def _local_shapes(model: ModelSpec, tp: int, sp: bool) -> tuple[Held, ...]:
     layout = Layout(devices=tp, tp=tp, sp=sp, zero_stage=0)
     coords, sizes = {"tp": 0}, {"tp": tp}
     kinds, layers = dict(layer_kinds(model)), range(model.num_hidden_layers)
+    dense = (tensor for tensor in tensors(model, mtp=True) if not tensor.role.startswith("expert"))
+    first = [tensor for tensor in dense if tensor.layer not in layers or tensor.layer in kinds]
     return tuple(
         (local_shape(held, coords, sizes), held.tensor, held.grad_sum, kinds.get(held.tensor.layer, 1))
-        for held in place(model, layout)
-        if not held.tensor.role.startswith("expert") and (held.tensor.layer not in layers or held.tensor.layer in kinds)
+        for held in place(model, layout, first)
     )

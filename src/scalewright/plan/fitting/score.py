@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import Outcome
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.cost.spread import Unseen
@@ -57,7 +56,6 @@ def summary(error: np.ndarray, layout: np.ndarray, within: np.ndarray | None = N
 def score(
     rows: Iterable[Mapping[str, Any]] | None = None,
     oom: Iterable[Mapping[str, Any]] | None = None,
-    c: Constants | None = None,
     seconds: np.ndarray | None = None,
     fit: int | None = None,
     new: Unseen | None = None,
@@ -72,7 +70,7 @@ def score(
     runs = runs_of(rows)
     if not len(runs):
         return {"rows": 0, "expressed_pct": 0.0, "refused": runs.refused}
-    predictions = predict_table(runs.requests, c, new)
+    predictions = predict_table(runs.requests, None, new)
     predicted = predictions.p50 if seconds is None else seconds
     rows_in_all = len(runs) + len(runs.refused)
     answer = {
@@ -87,7 +85,7 @@ def score(
     if fit:
         answer["profile"] = held_out_error(runs, fit)
     if oom is not None:
-        answer["fits"] = fits(runs, predictions, oom, c)
+        answer["fits"] = fits(runs, predictions, oom)
     return answer
 
 
@@ -180,15 +178,13 @@ def _worst(runs: Runs, predicted: np.ndarray, most: int = 20) -> list[dict[str, 
     ]
 
 
-def fits(
-    runs: Runs, predictions: Predictions, oom: Iterable[Mapping[str, Any]], c: Constants | None = None
-) -> dict[str, float]:
+def fits(runs: Runs, predictions: Predictions, oom: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """The shares of nanotron's runs, and of its runs out of memory, for which `fits` is right."""
     ran = np.isfinite(runs.memory) & np.array([r.framework.name == "nanotron" for r in runs.requests])
     failed = runs_of([oom_row(row) for row in oom if row.get("outcome") == "oom_or_crashed"])
     if not ran.any() or not len(failed):
         return {}
-    out = predict_table(failed.requests, c).outcome.memory
+    out = predict_table(failed.requests).outcome.memory
     right_ran = float(predictions.outcome.memory.fits[ran].mean())
     right_out = float((~out.fits).mean())
     return {

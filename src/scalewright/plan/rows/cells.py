@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.chips import constants_of
-from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import evaluate, prepare
 from scalewright.plan.request import Request
 from scalewright.spec.errors import UserError
@@ -101,10 +100,10 @@ def read_options(cell: str) -> dict[str, str]:
     return options
 
 
-def best_usual(bare: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants | None = None) -> list[Request]:
+def best_usual(bare: Sequence[tuple[Request, Mapping[str, Any]]]) -> list[Request]:
     """Each request (given with its row) in its fastest usual layout that fits; the leanest if none does."""
     candidates = [list(_candidates(r, number(row, "gbs"), number(row, "mbs"))) or [r] for r, row in bare]
-    c = c or constants_of(request.chip for request, _ in bare)
+    c = constants_of(request.chip for request, _ in bare)
     outcome = evaluate(prepare([r for group in candidates for r in group], c), c)
     ends = np.cumsum([len(group) for group in candidates])[:-1]
     columns = (np.split(x, ends) for x in (outcome.step.seconds, outcome.memory.fits, outcome.memory.peak))

@@ -2,7 +2,8 @@
 
     bound of a core                compute + exposed tp, cp + host     no pipeline, sharding, recomputation
     of (core, pipe, offload)       + bubble, pp and ep messages        states shared by most ranks; and the memory
-                                   + optimizer, offload                that no sharding or recomputation goes below
+                                   + optimizer, offload                that no sharding or recomputation goes below;
+                                                                       while nothing has fit, the host's as well
     (..., recomputation)           the same with it: where no sharding fits, or all are too slow, none is priced
     (core, pipe, shard, offload)   priced; recomputation only adds time
     rows that don't fit            with the recomputations that are left: a first rank's memory, the time less the
@@ -142,10 +143,9 @@ class Finder:
         if small is None:
             near = near[self.pricer.may_ever_fit(rows.take(near))]
             return rows.take(near), bound[near]
-        small_or = np.isin(self.space.number(rows.take(near)), self.space.number(small))
-        others = np.flatnonzero(~small_or)
-        small_or[others] = self.pricer.may_ever_fit(rows.take(near[others]))
-        near = near[small_or]
+        may = np.isin(self.space.number(rows.take(near)), self.space.number(small))
+        may[~may] = self.pricer.may_ever_fit(rows.take(near[~may]))
+        near = near[may]
         if self.cutoff == np.inf:  # where nothing has fit so far
             near = near[self.pricer.host_may_fit(rows.take(near))]
         return rows.take(near), bound[near]
@@ -157,7 +157,7 @@ class Finder:
         )
         plain = np.array([OFFLOADS[number] == "none" for number in space.offloads])
         needy: Needy | None = None  # null: no row is known to need no offload
-        small = pipes[0].take(slice(0, 0))
+        small: Rows | None = None
         for offloads in (np.flatnonzero(plain), np.flatnonzero(~plain)):
             ways, bound = self._ways(pipes, offloads, small)
             short = self._price(ways.take(np.argsort(bound, kind="stable")), needy)

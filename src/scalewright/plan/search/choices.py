@@ -151,7 +151,7 @@ class ChoiceMaker:
         questions = [replace(self.question, options={**self.question.options, **own}) for own in options]
         asked = (from_question(question, layout) for question, layout in zip(questions, layouts, strict=True))
         requests = [replace(request, compress=self.template.compress) for request in asked]  # as the space was priced
-        predictions = predict_table(requests, self.goal.c) if requests else ()
+        predictions = predict_table(requests) if requests else ()
         template = self.template
         why = [why_untrainable(template.model, layout, template.seq_len, template.chip.kind) for layout in layouts]
         scores = priced.score.tolist()

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.chips import Chip
-from scalewright.plan.constants import Constants
 from scalewright.plan.cost.timeline import PARTS
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError, unknown
@@ -94,7 +93,6 @@ class Goal:
     top: int = 5  # layouts of the answer
     margin: float = 0.0  # by how much a simpler layout may be slower than the fastest and still come first
     price: float | None = None  # of a device and hour
-    c: Constants | None = None  # of the cost model, in place of the packaged ones
 
     def __post_init__(self) -> None:
         for key, most in MAX_VALUES.items():

@@ -278,12 +278,10 @@ def set_no_extras(table: Table) -> None:
     table.offload = np.full(len(table), OFFLOADS.index("activations"))
 
 
-def make_pricer(
-    space: Space, objective: Objective, headroom: float | None, c: Constants | None = None, like: Pricer | None = None
-) -> Pricer:
+def make_pricer(space: Space, objective: Objective, headroom: float | None, like: Pricer | None = None) -> Pricer:
     """A pricer of the space; `like`: one whose prices serve where its units are the same."""
     if like is None or like.space.units != space.units:
-        return Pricer(space, objective, headroom, c or constants_of([space.template.chip]), unit_facts(space.units))
+        return Pricer(space, objective, headroom, constants_of([space.template.chip]), unit_facts(space.units))
     pricer = Pricer(space, objective, headroom, like.c, like.facts)
     pricer.prices = like.prices
     return pricer

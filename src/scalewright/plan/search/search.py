@@ -148,7 +148,7 @@ def prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed]
     space = make_space(template, goal.global_batch, axes, capabilities_of(template))
     if not space.size:
         raise no_layout(template, goal.global_batch, axes)
-    pricer = make_pricer(space, objective, goal.headroom, goal.c)
+    pricer = make_pricer(space, objective, goal.headroom)
     usual = (1 + goal.margin) * (1 + EACH) ** MOST if goal.margin else 1.0  # where a first layout may be
     finder = Finder(pricer, goal.top, max(WINDOW, usual), margin=usual - 1)
     return ChoiceMaker(question, goal, template, space, objective), finder, axes

@@ -89,7 +89,7 @@ def _enough_devices(pricer: Pricer, fixed: Fixed) -> int | None:
         devices = space.template.devices << power
         asked = replace(space.template, devices=devices)
         larger = make_space(asked, space.global_batch, {"micro_batch": (1,), **fixed})
-        if larger.size and _leanest(make_pricer(larger, pricer.objective, pricer.headroom, pricer.c))[0] <= 0:
+        if larger.size and _leanest(make_pricer(larger, pricer.objective, pricer.headroom))[0] <= 0:
             return devices
     return None
 
@@ -99,7 +99,7 @@ def out_of_reach(
 ) -> list[Beyond]:
     """The layouts faster than `fastest` (the score of the trainer's best) that the trainer can't run."""
     space = make_space(maker.template, finder.space.global_batch, fixed)
-    pricer = make_pricer(space, finder.pricer.objective, finder.pricer.headroom, maker.goal.c, like=finder.pricer)
+    pricer = make_pricer(space, finder.pricer.objective, finder.pricer.headroom, finder.pricer)
     wide = Finder(pricer, TOP, window=1.0, ceiling=fastest * (1 - MIN_GAIN), wanted=_lacking(space, trainer))
     wide.run(None, stop)
     if not len(fitting := wide.fitting):

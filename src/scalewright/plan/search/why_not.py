@@ -72,7 +72,7 @@ def _verdict(
         if fitting.untrainable and plan.template.framework.name == OURS:
             why += f"; {fitting.untrainable}"
         return {"asked": given, "verdict": verdict, **entry, "why": why}
-    (fix,) = together([smallest_fix(unlimited.prediction)], plan.goal.c)
+    (fix,) = together([smallest_fix(unlimited.prediction)])
     why = f"{words}: {entry['why']}"
     if fix is not None and fix["fits"]:
         more = 100 * (fix["step_time_s"] / best.prediction.step_time_s - 1)
