@@ -248,7 +248,7 @@ class Session:
             self.record.event("fault", f"step {step}: the run waited for its save: {why}", step=step)
         if self.record is not None:
             self.record.saved(step, seconds)
-        self._offer(step)
+        self._offer(step, last=at_once)
 
     def _contents(self, step: int) -> tuple[DataPosition, str, dict[str, object]]:
         """What `RunState.save` is given: place, id, and keys of state.json."""
@@ -341,13 +341,13 @@ class Session:
             message = f"step {step}: waited {seconds:.1f} s for the save before: writing takes longer than training"
             self.record.event("lags", message, step=step, seconds=round(seconds, 3))
 
-    def _offer(self, step: int) -> None:
-        """Gives a saved checkpoint to the store, where it is one of those that go there. All ranks call it, and leave
-        out the same ones."""
+    def _offer(self, step: int, *, last: bool = False) -> None:
+        """Gives a saved checkpoint to the store, where it is one of those that go there; the `last` one is, as its
+        machine may be gone soon. All ranks call it, and leave out the same ones."""
         uploader, every = self.uploader, self.run.checkpoint.store_every
-        if uploader is None or (every and step % every and step < self.last):
+        if uploader is None or (every and step % every and not last):
             return
-        if any(gather_json(uploader.waiting, self.mesh)) and step < self.last:
+        if not last and any(gather_json(uploader.waiting, self.mesh)):
             uploader.left_out(step)
         else:
             uploader.offer(step_folder(self.run.folder / "checkpoints", step))

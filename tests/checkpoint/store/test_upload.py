@@ -290,6 +290,16 @@ def test_an_empty_disk_goes_on_from_the_store_bitwise(wiped, tmp_path):
     assert rows(tmp_path / "out") == rows(tmp_path / "whole")
 
 
+def test_a_run_that_is_stopped_leaves_its_newest_save_there(tmp_path):
+    """Whatever `store_every` says: the machine may be gone."""
+    url = f"file://{tmp_path}/store"
+    run = run_data(tmp_path, checkpoint={"every": 2, "store": url, "store_every": 4})
+    train(run, quiet=True, on_step=lambda row: "stop" if row["step"] == 5 else None)
+    newest = max(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
+    assert int(newest.split("-")[1]) % 4
+    assert sound(url) == [newest, "step-00000004"]
+
+
 def test_a_damaged_one_in_the_store_is_passed_over(wiped, tmp_path):
     (model,) = (tmp_path / "store" / "checkpoints" / "step-00000006").glob("model-*")
     content = bytearray(model.read_bytes())
