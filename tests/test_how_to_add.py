@@ -22,6 +22,7 @@ import pytest
 from levels import level_for
 from scalewright import cli
 from scalewright.cli.output import only_answer, print_json
+from scalewright.cli.verbs import VERBS
 from scalewright.data import prepare
 from scalewright.data.dataset import open_data
 from scalewright.data.documents import fragments
@@ -123,14 +124,8 @@ def throw_away_verb(json: bool = False) -> None:
 
 
 def test_a_verb(monkeypatch: pytest.MonkeyPatch, call_cli: Callable[..., Any]) -> None:
-    register = cli.register
-
-    def with_example(app: Any) -> None:
-        register(app)
-        app.command(EXAMPLE, rich_help_panel="Plan")(throw_away_verb)
-
     assert call_cli(EXAMPLE).code == 2
-    monkeypatch.setattr(cli, "register", with_example)
+    monkeypatch.setitem(VERBS["Plan"], EXAMPLE, throw_away_verb)
     monkeypatch.setattr(cli, "build_app", cli.build_app.__wrapped__)  # one process builds it once
     assert call_cli(EXAMPLE, "--json").json() == {"verb": EXAMPLE}
     assert f"{EXAMPLE}  Answers with its own name" in call_cli("--help").out

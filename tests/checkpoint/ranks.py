@@ -278,6 +278,7 @@ def saved_until(root: Path, disk: Disk, step: int, keep: int, beside: bool) -> N
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status), f"the save ended by itself, before operation {disk.end_at} ({status})"
     else:
+        torch.set_num_threads(1)  # makes torch's pool anew: several threads that do so at once find none
         try:
             go()
         finally:

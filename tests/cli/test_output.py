@@ -97,7 +97,7 @@ QUIET = {
     "train": "track/console.py, and a heartbeat before it", "demo": "a heartbeat around its steps",
     "generate": "a heartbeat, then the text", "prepare": "data/workers.py",
     "emit": "reads one file", "read": "reads one file", "launch": "writes a file, or shows a scheduler's own output",
-    "record": "shows the recorded program's own output",
+    "explain": "computes one number", "record": "shows the recorded program's own output",
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from tests.diagnose.operations.job import write as write_pipeline
 from scalewright.cli.terminal import show
 from scalewright.diagnose.diagnose import diagnose
 from scalewright.report.present import show_answer
-from scalewright.report.present.diagnosis import cause_notes
+from scalewright.report.present.diagnosis import words_for
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
@@ -67,7 +67,6 @@ def test_snapshots_and_timelines(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_cause_that_is_a_word_of_the_field_names_its_entry() -> None:
-    verdicts = [{"cause": cause, "evidence": ["seen"], "fix": "mend it"} for cause in ("straggler", "ran out of paper")]
-    first, second = cause_notes(verdicts)
-    assert first.lines[-1] == "what it is: scalewright explain straggler"
-    assert list(second.lines) == ["seen", "→ mend it"]
+    (line,) = words_for([{"cause": cause} for cause in ("straggler", "ran out of paper", "bubble")])
+    assert line.text == "scalewright explain straggler, scalewright explain bubble"
+    assert words_for([{"cause": "ran out of paper"}]) == []

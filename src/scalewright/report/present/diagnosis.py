@@ -58,7 +58,7 @@ def show_diagnosis(answer: JSON) -> Shown:
     change = [*show_what_if(answer.get("what_if") or ()), *show_against(answer.get("against"))]
     rest = [*measured(answer), *cause_notes(answer["verdicts"]), *tables(answer)]
     notes = [Line("note", line) for line in answer["warnings"]]
-    return Shown(title(answer), head(answer), [*change, *rest, *notes])
+    return Shown(title(answer), head(answer), [*change, *rest, *notes, *words_for(answer["verdicts"])])
 
 
 def measured(answer: JSON) -> list[Block]:
@@ -73,7 +73,7 @@ def cause_notes(verdicts: Sequence[JSON]) -> list[Note]:
     for number, verdict in enumerate(verdicts, 1):
         gain = verdict.get("gain_pct")
         low, middle, high = (max(gain[key], 0) / largest for key in ("p10", "p50", "p90")) if gain else (0, 0, 0)
-        lines = [*evidence_of(verdict), f"→ {verdict['fix']}", *word_for(verdict["cause"])]
+        lines = [*evidence_of(verdict), f"→ {verdict['fix']}"]
         span = (low, middle, high) if high else None
         notes.append(Note(f"{number}. {headline(verdict)}", lines, detail=number > FEW, gain=span))
     return notes
@@ -85,9 +85,10 @@ WORDS = {  # causes that are words of the field
 }  # fmt: skip
 
 
-def word_for(cause: str) -> list[str]:
-    """The command that has more on a cause, where it is a word of the field."""
-    return [f"what it is: scalewright explain {cause}"] if cause in WORDS else []
+def words_for(verdicts: Sequence[JSON]) -> list[Line]:
+    """The commands that have more on the causes, where these are words of the field."""
+    causes = [verdict["cause"] for verdict in verdicts if verdict["cause"] in WORDS]
+    return [Line("words", ", ".join(f"scalewright explain {cause}" for cause in causes), detail=True)] if causes else []
 
 
 def headline(verdict: JSON) -> str:
