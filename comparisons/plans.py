@@ -1,4 +1,4 @@
-"""Thirteen plans and why an expert would sign them: docs/plans.md, its picture, and a dated result.
+"""Sixteen plans and why an expert would sign them: docs/plans.md, its picture, and a dated result.
 
     python comparisons/plans.py                           everything, in about two minutes
     python comparisons/plans.py --only 4090 Mixtral --out /tmp/page     some, somewhere else

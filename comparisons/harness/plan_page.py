@@ -22,7 +22,7 @@ HEAD = """\
 
 [All pages](README.md)
 
-Thirteen runs, from four gaming cards to 16,384 H100s, each as a user types it, beside what was published of
+Sixteen runs, from four gaming cards to 16,384 H100s, each as a user types it, beside what was published of
 such a run. The line at the end of each is a judgement of {date}, and rests on claims that are checked:
 `comparisons/plans.py` runs the commands, writes this page and its picture, and fails where a plan leaves what
 its line claims ([the cases](../comparisons/harness/plan_cases.yaml)).
