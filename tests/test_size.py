@@ -30,7 +30,7 @@ BUDGET = {
     "goodput": 710,  # every second of all attempts in ten parts, as stretches of time
     "inference": 2_200,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
     "launch": 3_990,  # ranks that died, nodes that go; a Ctrl-C in the first lines; all that is missing; whose port
-    "learn": 1_420,  # explain/: a run's quantities by name, pictures; attention, numerics, speed-up, GPUs
+    "learn": 1_440,  # explain/: a run's quantities by name, pictures; attention, numerics, speed-up, GPUs
     "machine": 1_650,  # words behind findings; rates that agree, and none on a loaded machine
     "model": 2_220,  # a start without torch's compiler
     "parallel": 3_475,  # a name for each meeting; FSDP is imported where it is used

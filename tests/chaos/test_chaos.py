@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,15 @@ def test_the_page_shows_what_came_back_and_what_did_not(tmp_path):
     assert "disk at step 9, did not come back" in page
 
 
+@pytest.fixture
+def parts_found(monkeypatch):
+    """The loss of `parts.py` can be imported by the commands that are started, too."""
+    here = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, here)))
+
+
 @pytest.mark.slow
-def test_a_run_comes_back_from_every_kind_of_fault(tmp_path):
+def test_a_run_comes_back_from_every_kind_of_fault(tmp_path, parts_found):
     """Two replicas, twelve kinds, nobody's hand: the same bits, and no process left."""
     adamw = {"name": "adamw", "lr": 1e-2}
     data = run_data(tmp_path, layout=TWO, loss=SLOWLY, optimizer=adamw, train={"steps": 60}, checkpoint={"every": 10})
@@ -115,7 +123,7 @@ def test_a_run_comes_back_from_every_kind_of_fault(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_alone_comes_back_too(tmp_path):
+def test_a_run_alone_comes_back_too(tmp_path, parts_found):
     data = run_data(tmp_path, loss=SLOWLY, train={"steps": 40}, checkpoint={"every": 5}, layout={"micro_batch": 8})
     answer = chaos(load_run(write_run(tmp_path, data)), faults=6, seed=2, kinds=["kill", "memory", "damage"])
     assert (answer["equal"], answer["recovered"], answer["orphans"]) == (True, 6, 0)

@@ -177,11 +177,9 @@ def save_beside(draft: saving.Draft, mesh: Mesh) -> None:
         saver.settle()
     finally:
         saver.close()
-    ends = list(saver.news())
-    if not ends:  # its commit was ended
-        raise Dead
-    if ends[0].problem:
-        raise RunError(ends[0].problem)
+    (end,) = saver.news()
+    if end.problem:  # or its commit was ended
+        raise RunError(end.problem)
 
 
 def assert_holds(folder: Path, step: int) -> int:

@@ -171,6 +171,21 @@ def test_a_save_under_way_is_collected_once_all_are_done(tmp_path, saver):
     assert len(committed(tmp_path)) == 1
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_commit_that_is_ended_is_no_success(tmp_path, saver, monkeypatch):
+    """By something that is no Exception, as an exit in a thread; threading is silent about that."""
+
+    def leave(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(Draft, "finish", leave)
+    saver.begin(Training().draft(tmp_path, 1))
+    saver.settle()
+    assert [outcome.problem for outcome in saver.news()] == ["cannot save step-00000001: its commit was ended"]
+    assert saver.failures == 1
+    assert committed(tmp_path) == []
+
+
 def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path, saver):
     (tmp_path / "root").write_text("a file")
     with pytest.raises(RunError, match="cannot save step-00000001"):

@@ -17,9 +17,11 @@ from scalewright.cli import build_app
 from scalewright.cli.numbers import plain_numbers
 from scalewright.learn.explain import pictures
 from scalewright.learn.explain.answer import explain, listing
+from scalewright.learn.explain.asked_run import Missing
 from scalewright.learn.explain.compute import compute, draw, function_of
 from scalewright.learn.explain.entries import Entry, find, fold, names, places, read_all
-from scalewright.learn.explain.subject import Missing, Subject, example, find_subject
+from scalewright.learn.explain.find import example, find_subject
+from scalewright.learn.explain.subject import Subject
 from scalewright.machine.doctor import TERMS as CHECKS
 from scalewright.report.present.diagnosis import WORDS as CAUSES
 from scalewright.report.present.explain import quantity

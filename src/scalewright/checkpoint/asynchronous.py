@@ -143,12 +143,14 @@ class AsyncSaver:
             self._thread.start()
 
     def _commit(self, draft: Draft, parts: list[Any]) -> None:
+        self._problem = f"cannot save {draft.partial.with_suffix('').name}: its commit was ended"
         try:
-            self._problem = ""
             draft.finish(parts)
+            self._problem = ""
         except Exception as error:  # told, and the run goes on
             self._problem = failed(draft.partial, in_words(str(error)), 0, self.mesh)
-        self._tell(draft, self._problem)
+        finally:
+            self._tell(draft, self._problem)
 
     def _tell(self, draft: Draft, problem: str = "") -> None:
         self._news.append(Outcome(draft.step, time.perf_counter(), problem))

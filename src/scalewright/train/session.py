@@ -156,8 +156,9 @@ class Session:
         if self.recovery is not None and self.record is not None:
             fields, self.recovery = self.recovery.fields(self.mesh.world), None
             parts = {"found": "detect_s", "ranks met": "rendezvous_s", "loaded": "load_s", "step": "first_step_s"}
-            split = ", ".join(f"{name} {fields[key]:.1f}" for name, key in parts.items())
-            message = f"back {fields['seconds']:.1f} s after the failure ({split})"
+            split = ", ".join(f"{name} {fields[key]:.1f}" for name, key in parts.items() if key in fields)
+            known = "" if "detect_s" in fields else " was known"
+            message = f"back {fields['seconds']:.1f} s after the failure{known} ({split})"
             self.record.event("restart", message, step=step, **fields)
 
     def seed(self, step: int) -> None:

@@ -144,6 +144,9 @@ def test_what_a_start_comes_after(tmp_path: Path) -> None:
     recovery.met, recovery.loaded = 7.0, 9.0
     fields = recovery.fields(3)
     assert (fields["world_before"], fields["world"], fields["rendezvous_s"], fields["load_s"]) == (4, 3, 2.0, 2.0)
+    assert "detect_s" not in fields  # nobody measured it
+    recovery.fault = {**recovery.fault, "detect_s": 1.5}
+    assert recovery.fields(3)["detect_s"] == 1.5
     write(tmp_path, RESUME, fault(), RESUME)
     assert find_recovery(tmp_path) is None
     assert not went_back(tmp_path)

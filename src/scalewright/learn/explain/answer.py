@@ -15,7 +15,7 @@ from scalewright.learn.explain.entries import find, places
 def explain(name: str, run: str | Path | None = None) -> dict[str, Any]:
     """What a term means, with its number for a run. Raises UserError for an unknown term, or a source of no run."""
     from scalewright.learn.explain.compute import compute, draw
-    from scalewright.learn.explain.subject import find_subject
+    from scalewright.learn.explain.find import find_subject
 
     place = find(name)
     entry, subject = place.entry(), find_subject(run)

@@ -16,8 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scalewright.learn.explain.asked_run import Missing
 from scalewright.learn.explain.entries import Computed, Number
-from scalewright.learn.explain.subject import Missing, Subject, example
+from scalewright.learn.explain.find import example
+from scalewright.learn.explain.subject import Subject
 from scalewright.spec.common.formatting import count
 from scalewright.spec.errors import UserError
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from scalewright.learn import attention, communication, gpu, memory, numerics, roofline, speedup, training
-from scalewright.learn.explain.subject import Missing
+from scalewright.learn.explain.asked_run import Missing
 from scalewright.spec.common.formatting import count, decimal, gib, metric, share, short_time
 from scalewright.spec.grid import make_grid
 from scalewright.spec.hardware.cluster import ClusterSpec

@@ -172,11 +172,12 @@ class Recovery:
     loaded: float = 0.0
 
     def fields(self, ranks: int) -> dict[str, Any]:
-        """The event's fields, at the end of the first step."""
-        now, detect = time.time(), float(self.fault.get("detect_s", 0.0))
+        """The event's fields, at the end of the first step; without `detect_s` where a launcher noticed the failure and
+        nobody measured how long it took."""
+        noticed = {"detect_s": float(seconds)} if (seconds := self.fault.get("detect_s")) is not None else {}
         parts = {
-            "detect_s": detect, "rendezvous_s": self.met - self.begun, "load_s": self.loaded - self.met,
-            "first_step_s": now - self.loaded,
+            **noticed, "rendezvous_s": self.met - self.begun, "load_s": self.loaded - self.met,
+            "first_step_s": time.time() - self.loaded,
         }  # fmt: skip
         seconds = {key: round(max(0.0, value), 3) for key, value in parts.items()}
         about = {"attempt": self.number, "world": ranks, "world_before": self.was, "error": self.fault["failure"]}
