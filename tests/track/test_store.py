@@ -9,7 +9,7 @@ import pytest
 
 from scalewright.launch.settings import TRACKING, tracking_variables
 from scalewright.spec.errors import UserError
-from scalewright.spec.run import TrackSpec
+from scalewright.spec.tracking import TrackSpec
 from scalewright.track.store import Store, describe_error, find_store, without_password
 
 VARIABLES = {

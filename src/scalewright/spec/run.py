@@ -26,6 +26,7 @@ from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerName
+from scalewright.spec.tracking import TrackSpec
 
 
 class PythonRef(Spec):
@@ -193,42 +194,6 @@ class CheckpointSpec(Spec):
     @classmethod
     def _plain_url(cls, store: str | None) -> str | None:
         return None if store is None else str(parse_url(store, "checkpoint.store"))
-
-
-class MlflowSpec(Spec):
-    """The MLflow store and experiment; null: the environment's, else the default (track/store.py)."""
-
-    uri: str | None = Field(None, min_length=1)
-    experiment: str | None = Field(None, min_length=1)
-
-
-class WandbSpec(Spec):
-    """The W&B project and entity, and whether data are uploaded; null: the environment's, or offline."""
-
-    project: str | None = Field(None, min_length=1)
-    entity: str | None = Field(None, min_length=1)
-    mode: Literal["online", "offline", "disabled"] | None = None
-
-
-class TrackSpec(Spec):
-    """Trackers of metrics besides metrics.jsonl. Keys in place of `true` enable a tracker too."""
-
-    mlflow: bool | MlflowSpec = False
-    tensorboard: bool = False
-    wandb: bool | WandbSpec = False
-
-    @from_keys
-    def _pick_branches(cls, data: Any) -> Any:
-        """Parses each union as one branch, so that an error is about that branch."""
-        branches: dict[str, type[Spec]] = {"mlflow": MlflowSpec, "wandb": WandbSpec}
-        for key, spec in branches.items():
-            value = data.get(key)
-            if isinstance(value, dict):
-                data[key] = spec.parse(value, where=f"track.{key}")
-            elif value is not None and not isinstance(value, (bool, Spec)):
-                keys = ", ".join(spec.model_fields)
-                raise UserError(f"it is {value!r}", f"track.{key}", f"use true, false, or keys: {keys}")
-        return data
 
 
 class ProfileSpec(Spec):

@@ -10,7 +10,7 @@ from pathlib import Path
 from scalewright.spec.base import read_yaml
 from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.errors import RunError, UserError
-from scalewright.spec.run import TrackSpec
+from scalewright.spec.tracking import TrackSpec
 from scalewright.track.events import EventsFile
 from scalewright.track.store import describe_error, find_store
 from scalewright.track.tracker import remembered

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from scalewright.spec.errors import UserError
-from scalewright.spec.run import MlflowSpec, TrackSpec, WandbSpec
+from scalewright.spec.tracking import MlflowSpec, TrackSpec, WandbSpec
 
 NAME = "scalewright"  # of the experiment and of the project
 LONGEST_ERROR = 300  # characters

@@ -30,8 +30,9 @@ from scalewright.spec.common.formatting import counted
 from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.common.untrusted import read_json
 from scalewright.spec.errors import UserError
-from scalewright.spec.run import MlflowSpec, RunSpec, load_run
+from scalewright.spec.run import RunSpec, load_run
 from scalewright.spec.sweep import Point, read_sweep
+from scalewright.spec.tracking import MlflowSpec
 from scalewright.track.store import find_store
 from scalewright.train.resolve import device_kind, resolve
 
