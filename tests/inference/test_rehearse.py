@@ -100,3 +100,8 @@ def test_arrivals_have_the_rate_and_the_spread_of_random_ones() -> None:
 def test_questions_that_no_measurement_answers(load: dict[str, Any], changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         ask(load, **changes)
+
+
+def test_a_file_of_another_kind() -> None:
+    with pytest.raises(UserError, match="isn't what `bench serve` writes"):
+        sw.inference("tiny", "dgx-h100", measured={"model": "tiny"})

@@ -106,7 +106,11 @@ def play(server: ServingCost, visits: Sequence[Visit], at_once: int | None = Non
 def read_server(source: str | Path | Mapping[str, Any]) -> ServingCost:
     """A server as `bench serve` wrote it; raises UserError."""
     where = "measured" if isinstance(source, Mapping) else str(source)
-    return ServingCost.parse(dict(source) if isinstance(source, Mapping) else read_yaml(source), where)
+    keys = dict(source) if isinstance(source, Mapping) else read_yaml(source)
+    if "seconds" not in keys:
+        how = "`scalewright bench serve MODEL --out FILE` makes one"
+        raise UserError("it isn't what `bench serve` writes", where, how)
+    return ServingCost.parse(keys, where)
 
 
 def as_measured(given: Wanted, server: ServingCost, searched: bool) -> Wanted:
