@@ -346,6 +346,7 @@ class Session:
         """Gives a saved checkpoint to the store, where it is one of those that go there; the `last` one is, as its
         machine may be gone soon. All ranks call it, and leave out the same ones."""
         uploader, every = self.uploader, self.run.checkpoint.store_every
+        last = last or step == self.last
         if uploader is None or (every and step % every and not last):
             return
         if not last and any(gather_json(uploader.waiting, self.mesh)):

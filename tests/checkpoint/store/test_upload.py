@@ -290,11 +290,13 @@ def test_an_empty_disk_goes_on_from_the_store_bitwise(wiped, tmp_path):
     assert rows(tmp_path / "out") == rows(tmp_path / "whole")
 
 
-def test_a_run_that_is_stopped_leaves_its_newest_save_there(tmp_path):
-    """Whatever `store_every` says: the machine may be gone."""
+@pytest.mark.parametrize(("stop", "at_end"), [(5, False), (0, False), (0, True)])
+def test_the_newest_save_of_a_run_is_there(tmp_path, stop, at_end):
+    """Whatever `store_every` says, at a stop and at the end: the machine may be gone."""
     url = f"file://{tmp_path}/store"
-    run = run_data(tmp_path, checkpoint={"every": 2, "store": url, "store_every": 4})
-    train(run, quiet=True, on_step=lambda row: "stop" if row["step"] == 5 else None)
+    kept = {"every": 2, "store": url, "store_every": 4, "at_end": at_end}
+    run = run_data(tmp_path, checkpoint=kept, train={"steps": 6})
+    train(run, quiet=True, on_step=lambda row: "stop" if row["step"] == stop else None)
     newest = max(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
     assert int(newest.split("-")[1]) % 4
     assert sound(url) == [newest, "step-00000004"]
