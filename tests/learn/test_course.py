@@ -7,7 +7,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import runpy
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -93,6 +97,34 @@ def test_what_the_course_says_to_type_exists() -> None:
     assert not [term for term in terms if fold(term) not in names()]
     typed = set(re.findall(r"`scalewright (\w+)", text)) - {"explain"}
     assert typed <= {name for verbs in VERBS.values() for name in verbs}
+
+
+NOTEBOOKS = runpy.run_path(str(DOCS.parent / ".ci" / "notebooks.py"))
+
+
+@pytest.mark.parametrize("track", NOTEBOOKS["TRACKS"])
+def test_a_notebook_is_its_page(track: str) -> None:
+    text = (DOCS / "course" / f"{track}.ipynb").read_text(encoding="utf-8")
+    assert text == NOTEBOOKS["written"](track), "python .ci/notebooks.py writes it"
+    cells = json.loads(text)["cells"]
+    code = [part for cell in cells if cell["cell_type"] == "code" for part in "".join(cell["source"]).split(",\n")]
+    inside = re.findall(r"<details.*?</details>", TRACKS[track], re.DOTALL)
+    assert set(code) >= {match for answer in inside for _, match in re.findall(NUMBER, answer)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("track", NOTEBOOKS["TRACKS"])
+def test_a_notebook_runs(track: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    book = nbformat.read(DOCS / "course" / f"{track}.ipynb", as_version=4)
+    nbformat.validate(book)
+    nbclient.NotebookClient(book, timeout=280, resources={"metadata": {"path": tmp_path}}).execute()
+    printed = [output for cell in book.cells for output in cell.get("outputs", [])]
+    assert len(printed) > 10
+    assert not [output for output in printed if output.output_type == "error"]
+    shell = [cell for cell in book.cells if cell.cell_type == "code" and cell.source.startswith("!")]
+    assert all("a step" in str(cell.outputs) or "best" in str(cell.outputs) for cell in shell)
 
 
 def test_the_first_page_counts_the_steps() -> None:
