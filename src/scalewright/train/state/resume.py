@@ -50,10 +50,11 @@ class Origin:
         return self.reader.state if self.reader is not None else {}
 
 
-def find_origin(resolved: Resolved, mesh: Mesh) -> Origin:
-    """Where a run goes on from. All ranks call it; raises UserError when it is another run than was saved."""
+def find_origin(resolved: Resolved, mesh: Mesh, live: CheckpointReader | None = None) -> Origin:
+    """Where a run goes on from: `live`, where ranks have it. All ranks call it; raises UserError when it is another run
+    than was saved."""
     run = resolved.run
-    reader, notes = _find_resume(run, mesh)
+    reader, notes = (live, []) if live is not None else _find_resume(run, mesh)
     state = reader.state if reader is not None else {}
     samples = int(state.get("samples", 0))
     saved = state.get("data", {})  # without positions of an older release's run, or of a user's own data
