@@ -336,6 +336,8 @@ def _watch(
                 if any(kind == "raise" and getattr(detail, "ranks", ()) for _, (kind, detail) in failures):
                     patience = 0.0  # all is known
                 deadline = min(deadline or math.inf, time.monotonic() + patience)
+    if regroups is not None and regroups.failures:
+        regroups.look()  # nobody is left
     if failures:
         error = blame(failures)
         if isinstance(error, RunError):
