@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from loss_function import cross_entropy
 from runs import events, steps_done
 from scalewright.data.batch import Batch
-from scalewright.parallel.wire import Mean
 from scalewright.train import step
+from scalewright.train.diloco import Islands
 
 
 class Layer(nn.Module):
@@ -444,8 +444,8 @@ def slow_on_one(logits: Tensor, targets: Tensor, rank: int, world: int, pause: f
 
 def torn(logits: Tensor, targets: Tensor, folder: str, at: int, where: str, dies: int, misses: int) -> Tensor:
     """Our own loss. From the `at`-th call on, and once a run: the next time that rank `dies` comes to the end of
-    `where` (the sum of a step's `report`, or an `outer` step's mean) it is killed there, and rank `misses`, which has
-    given its part, learns of the loss and not of the result. All others have it."""
+    `where` (the sum of a step's `report`, or the wait for an `outer` step's means) it is killed there, and rank
+    `misses`, which has given its part, learns of the loss and not of the result. All others have it."""
     if not torch.is_grad_enabled():
         return cross_entropy(logits, targets)[0]
     torn.calls = getattr(torn, "calls", 0) + 1  # type: ignore[attr-defined]
@@ -454,7 +454,7 @@ def torn(logits: Tensor, targets: Tensor, folder: str, at: int, where: str, dies
     if torn.calls < at or done.exists() or rank not in (dies, misses):  # type: ignore[attr-defined]
         return cross_entropy(logits, targets)[0]
     done.touch()
-    module, name = (step, "sum_over_ranks") if where == "report" else (Mean, "finish")
+    module, name = (step, "sum_over_ranks") if where == "report" else (Islands, "_await")
     whole = getattr(module, name)
 
     def tear(*arguments: Any) -> Any:

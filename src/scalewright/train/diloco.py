@@ -86,6 +86,7 @@ class Islands:
         self.under_way: list[_UnderWay] = []
         self.survives = False  # whether islands that are left go on in their processes (train/regroup.py)
         self.applied: set[int] = set()  # fragments, after the newest step
+        self._squares: list[Tensor] = []  # of their gradients
         self._arrived: _UnderWay | None = None  # a mean that all may not have yet
         self._rests: dict[int, Tensor] = {}  # what rounding had taken before fragments were sent
         moved = [w for w in weights if w.trained or w.name.endswith(".router.bias")]
@@ -113,34 +114,41 @@ class Islands:
         self.step += 1
         self.applied.clear()
         self._rests.clear()
+        self._squares.clear()
         ends = self.step == self.last
         for flight in self.under_way:
             if self.step >= flight.half:
                 flight.mean.advance()
         applied = [flight for flight in self.under_way if ends or flight.due == self.step]
         self.under_way = [flight for flight in self.under_way if flight not in applied]
-        norms = [self._apply(flight, self.spec.kept_share) for flight in applied]
+        for flight in applied:
+            self._apply(flight, self.spec.kept_share)
         alike = {flight.number for flight in applied if ends and not self.spec.kept_share}  # islands are, already
         sent = range(len(self.fragments)) if ends else self.spec.sent(self.step)
         for number in (number for number in sent if number not in alike):
             flight = self._send(number)
             if ends or not self.spec.overlap:
                 self._await(flight)
-                norms.append(self._apply(flight, 0.0 if ends else self.spec.kept_share))
+                self._apply(flight, 0.0 if ends else self.spec.kept_share)
             else:
                 self.under_way.append(flight)
-        if not norms:
+        return self._norm()
+
+    def _norm(self) -> Tensor:
+        """The norm of the outer gradient that was applied after the newest step; 0 without one."""
+        if not self._squares:
             return torch.zeros((), device=self.mesh.device)
         self.weights.publish()
-        return all_sum(torch.stack(norms).sum(), self.mesh, self.mesh.together).sqrt()
+        return all_sum(torch.stack(self._squares).sum(), self.mesh, self.mesh.together).sqrt()
 
     @torch.no_grad()
-    def make_up(self, mesh: Mesh, step: int, applied: Collection[int]) -> None:
+    def make_up(self, mesh: Mesh, step: int, applied: Collection[int]) -> Tensor:
         """The outer step after `step`, in which islands were lost, of those that are left and have met in `mesh`.
         `applied`: fragments that some of their ranks have applied, so that each has their mean, with the lost ones'
-        part; the others are sent again. Without an overlap."""
-        if self.step != step:
-            self.applied.clear()  # those of an earlier one
+        part; the others are sent again. The outer gradient's norm; without an overlap."""
+        if self.step != step:  # what is known is of an earlier one
+            self.applied.clear()
+            self._squares.clear()
         self.mesh, self.index, self.count, self.step = mesh, mesh.index(AXIS), mesh.size(AXIS), step
         ends = step == self.last
         due = [n for n in (range(len(self.fragments)) if ends else self.spec.sent(step)) if n not in self.applied]
@@ -151,7 +159,7 @@ class Islands:
                 self._apply(self._send(number), 0.0 if ends else self.spec.kept_share)
             elif self._arrived is not None:
                 self._apply(self._arrived, 0.0 if ends else self.spec.kept_share)
-        self.weights.publish()
+        return self._norm()
 
     def _send(self, number: int) -> _UnderWay:
         fragment, overlap = self.fragments[number], self.spec.overlap
@@ -169,8 +177,8 @@ class Islands:
             self._arrived = flight
             all_sum(torch.zeros((), device=self.mesh.device), self.mesh, "world")
 
-    def _apply(self, flight: _UnderWay, kept_share: float) -> Tensor:
-        """The outer update of a fragment; this rank's part of the squared norm of its gradient."""
+    def _apply(self, flight: _UnderWay, kept_share: float) -> None:
+        """The outer update of a fragment; notes this rank's part of the squared norm of its gradient."""
         fragment, rate = self.fragments[flight.number], self.spec.outer_lr
         with self.mesh.timers.comm(AXIS):
             gradient = flight.mean.finish()
@@ -185,7 +193,7 @@ class Islands:
         self.applied.add(flight.number)
         self._arrived = None
         shares = [part.square().sum() / weight.copies for weight, part in fragment.views(trained)]
-        return torch.stack(shares).sum() if shares else gradient.new_zeros(())
+        self._squares.append(torch.stack(shares).sum() if shares else gradient.new_zeros(()))
 
     def _go_on_from(self, fragment: Fragment, kept_share: float) -> None:
         """The outer weights become this island's own, but for the share that it keeps."""

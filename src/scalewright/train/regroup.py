@@ -36,6 +36,7 @@ from scalewright.spec.elastic import replicas
 from scalewright.spec.errors import RunError
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import sample_ids
+from scalewright.train.columns import OUTER
 from scalewright.train.session import Session
 from scalewright.train.state.live import LiveReader, Owed
 from scalewright.train.step import Step
@@ -174,7 +175,7 @@ def _settle(past: Past, session: Session | None, standings: Sequence[Standing], 
         assert isinstance(session.step, Step)
         summed = session.step.broken.summed if here.summed and session.step.broken else session.step.summed
         mine = summed.tolist() if summed is not None else None
-    sums = gather_json(mine, mesh) if reports else []
+    sums, outer = gather_json(mine, mesh) if reports else [], 0.0
     if session is not None:
         assert isinstance(session.step, Step)
         if 0 <= here.done < step:
@@ -182,26 +183,29 @@ def _settle(past: Past, session: Session | None, standings: Sequence[Standing], 
             session.step.complete(torch.tensor(sums[reports[here.island]], dtype=dtype, device=mesh.device))
         elif session.doing > here.done:
             session.step.undo()
-        _join_islands(session, standings, step, mesh)
+        outer = _join_islands(session, standings, step, mesh)
     owes = max((2 if s.done < step else s.owes) for s in standings if s.done >= 0)
     if not owes:
         return None
     told = gather_json(_what_is_owed(past, session, step) if here.done == step else None, mesh)
     report, hash_ = next((entry for entry in told if entry is not None and entry[0]), ([], ""))
+    if report and outer:
+        report[OUTER] = outer
     seconds = past.lost_at - session.began if session is not None and session.owed is None else 0.0
     return Owed(owes == 2, report, max(seconds, 0.0), hash_)
 
 
-def _join_islands(session: Session, standings: Sequence[Standing], step: int, mesh: Mesh) -> None:
-    """The outer step after `step`, where it broke off; else the islands that are left are noted."""
+def _join_islands(session: Session, standings: Sequence[Standing], step: int, mesh: Mesh) -> float:
+    """The outer step after `step`, where it broke off, and its norm; else the islands that are left are noted."""
     islands = session.state.islands
     if islands is None:
-        return
+        return 0.0
     members = [s for s in standings if s.done >= 0]
     if all(s.done == step and s.left for s in members):
         islands.count = mesh.size("dp_replicate")
-        return
-    islands.make_up(mesh, step, {number for s in members if s.done == step for number in s.applied})
+        return 0.0
+    applied = {number for s in members if s.done == step for number in s.applied}
+    return float(islands.make_up(mesh, step, applied))
 
 
 def _what_is_owed(past: Past, session: Session | None, step: int) -> tuple[list[float], str]:
