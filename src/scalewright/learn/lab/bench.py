@@ -105,7 +105,7 @@ class Bench:
         keys: dict[str, Any] = {**TRAINER, "data": {"train": str(self.data), "seq_len": 64}, "name": name}
         for key, value in changes.items():
             keys[key] = {**keys.get(key, {}), **value} if isinstance(value, Mapping) else value
-        folder = self.work / name
+        folder = self.work / "runs" / name
         keys["out_dir"] = str(folder)
         if keep:
             keys["checkpoint"] = {**keys["checkpoint"], "at_end": True}
