@@ -60,9 +60,18 @@ def test_names_and_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("text", "unit", "number"),
-    [("25%", "share", 0.25), ("2.5 GB", "B", 2.5e9), ("0.3 ms", "s", 3e-4), ("315us", "s", 3.15e-4), ("24B", "numbers", 24e9),
-     ("24e9 numbers", "numbers", 24e9), ("1,024", "tokens", 1024), ("4 GiB", "B", 2**32), ("5", "times", 5)],
-)  # fmt: skip
+    [
+        ("25%", "share", 0.25),
+        ("2.5 GB", "B", 2.5e9),
+        ("0.3 ms", "s", 3e-4),
+        ("315us", "s", 3.15e-4),
+        ("24B", "numbers", 24e9),
+        ("24e9 numbers", "numbers", 24e9),
+        ("1,024", "tokens", 1024),
+        ("4 GiB", "B", 2**32),
+        ("5", "times", 5),
+    ],
+)
 def test_answers_as_people_write_them(text: str, unit: str, number: float) -> None:
     assert read_number(text, unit) == pytest.approx(number)
 
@@ -132,11 +141,18 @@ def test_clocks() -> None:
 
 def drawn() -> dict[str, Any]:
     pictures = [
-        curves("lines", "bytes", "seconds", [Curve("it", [(1.0, 2.0), (10.0, 3.0)]), Curve("law", [(1.0, 0.0)], True)],
-               ("B", "s"), log="xy"),
+        curves(
+            "lines",
+            "bytes",
+            "seconds",
+            [Curve("it", [(1.0, 2.0), (10.0, 3.0)]), Curve("law", [(1.0, 0.0)], True)],
+            ("B", "s"),
+            log="xy",
+        ),
         lanes("ranks", [("rank 0", [{"left": 0.0, "width": 0.5, "part": 1, "words": "forward of 0"}])], "1 s"),
-        table("rows", ["a", "b"], [["x<y", 1]]), bars("bars", [("p", 1.0, "1 B")]),
-    ]  # fmt: skip
+        table("rows", ["a", "b"], [["x<y", 1]]),
+        bars("bars", [("p", 1.0, "1 B")]),
+    ]
     return answer(find_lab("zero"), Outcome([timed(1.05)], pictures, ["a note"]), 0.0, 1.0)
 
 
@@ -193,3 +209,9 @@ def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"lab zero needs torch.*\[train\]"):
         sw.lab("zero")
+
+
+def test_the_page_lists_all() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "labs.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| `([\w-]+)` \| (.+?) \| (.+?) \| (\d+) s \|$", page, re.MULTILINE)
+    assert rows == [(lab.name, lab.question, lab.formula, str(lab.seconds)) for lab in LABS]

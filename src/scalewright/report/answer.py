@@ -18,7 +18,13 @@ from scalewright.report.sections.chaos import in_time
 from scalewright.report.sections.lab import pictures
 
 STYLES = ("report.css", "plan.css", "diagnosis.css")
-KINDS = {"tokens_per_param": "Budget", "young_daly_interval_s": "Goodput", "faults": "Chaos", "see": "Term", "lab": "Lab"}
+KINDS = {
+    "tokens_per_param": "Budget",
+    "young_daly_interval_s": "Goodput",
+    "faults": "Chaos",
+    "see": "Term",
+    "lab": "Lab",
+}
 
 
 def kind_of(answer: JSON) -> str | None:

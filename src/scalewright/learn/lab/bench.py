@@ -1,10 +1,10 @@
 """What experiments measure with: processes that meet, runs of the trainer, clocks; and whether the machine was quiet.
 
-    bench.part("ring, 1 MB", lambda: ...)     measured once; after Ctrl-C the lab goes on behind it
-    bench.ranks(target, 4, job)               target(context, job) in four processes: the first one's answer
-    bench.run("tp", {"layout": {"tp": 2}})    a training run: its rows and what it held and sent
+bench.part("ring, 1 MB", lambda: ...)     measured once; after Ctrl-C the lab goes on behind it
+bench.ranks(target, 4, job)               target(context, job) in four processes: the first one's answer
+bench.run("tp", {"layout": {"tp": 2}})    a training run: its rows and what it held and sent
 
-    others' work is looked at while nothing of the lab runs: before and after each part that is timed
+others' work is looked at while nothing of the lab runs: before and after each part that is timed
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Bench:
         return run_local(target, arguments, world, preload=PRELOAD, threads=1, import_main=False)
 
     def run(self, name: str, changes: Mapping[str, Any], keep: bool = False) -> Trained:
-        """A training run on Shakespeare, of TRAINER with changes two levels deep; `keep`: with a checkpoint at its end."""
+        """A training run on Shakespeare, of TRAINER with changes two levels deep; `keep`: with a checkpoint."""
         from scalewright.train.run import train
 
         keys: dict[str, Any] = {**TRAINER, "data": {"train": str(self.data), "seq_len": 64}, "name": name}

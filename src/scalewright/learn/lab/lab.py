@@ -1,7 +1,7 @@
 """A lab's words, as data: labs.yaml, one entry a lab, in the order of the course.
 
-    name: pipelines          lab NAME              experiments/pipelines.py
-    question, theory, formula, source, change, at_scale, terms, exercise, seconds
+name: pipelines          lab NAME              experiments/pipelines.py
+question, theory, formula, source, change, at_scale, terms, exercise, seconds
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _table(picture: Mapping[str, Any]) -> Table:
 def _curves(picture: Mapping[str, Any]) -> Table:
     """The lines as columns over all their places."""
     x_unit, y_unit = picture["units"]
-    lines = [(line["name"], {x: y for x, y in line["points"]}) for line in picture["lines"]]
+    lines = [(line["name"], dict(line["points"])) for line in picture["lines"]]
     places = sorted({x for _, points in lines for x in points})
     rows: list[Sequence[str]] = [
         [quantity(x, x_unit), *(quantity(points[x], y_unit) if x in points else "" for _, points in lines)]

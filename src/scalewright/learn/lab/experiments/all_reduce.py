@@ -35,7 +35,9 @@ NAMES = ("ring", "tree", "halving")
 def run(bench: Bench) -> Outcome:
     """Counts of one size, seconds of several, sums compared with Gloo's own."""
     sizes = SIZES[:2] if bench.short else SIZES
-    seen = bench.timed("all three on four processes", lambda: bench.ranks(measure, RANKS, sizes, 3 if bench.short else 15))
+    seen = bench.timed(
+        "all three on four processes", lambda: bench.ranks(measure, RANKS, sizes, 3 if bench.short else 15)
+    )
     size, rounds = COUNTED * 4.0, log2(RANKS)
     expected = {
         "ring": (2 * (RANKS - 1), ring_volume("all_reduce", size, RANKS), "2 (n - 1)", "2 (n - 1) / n B"),
@@ -48,16 +50,17 @@ def run(bench: Bench) -> Outcome:
         values += [
             Value(f"{name}: messages of a rank", counts["messages"], messages, "messages", of_messages, 0.0, exact),
             Value(f"{name}: bytes of a rank", counts["bytes"], sent, "B", of_bytes, 0.0, exact),
-            Value(f"{name}: difference from Gloo's sum", counts["difference"], 0.0, "", "the same whole numbers", 0.0, exact),
+            Value(f"{name}: difference from Gloo's sum", counts["difference"], 0.0, "", "the same whole numbers", 0.0,
+                  exact),
         ]  # fmt: skip
-    small = {name: dict(map(tuple, seen["seconds"][name]))[sizes[0]] for name in NAMES}
+    by_size = {name: dict(map(tuple, rows)) for name, rows in seen["seconds"].items()}
+    small = {name: by_size[name][sizes[0]] for name in NAMES}
     values.append(
         Value("256 bytes: ring over halving", small["ring"] / small["halving"], (RANKS - 1) / rounds, "times",
               "(n - 1) / log2 n, all delay", 0.4, "four processes on two cores", timed=True)
     )  # fmt: skip
     lines = [Curve(name, [(count * 4, s) for count, s in rows]) for name, rows in seen["seconds"].items()]
-    rows = [[metric(count * 4, "B"), *(f"{dict(map(tuple, seen['seconds'][name]))[count] * 1e6:,.0f}" for name in NAMES)]
-            for count in sizes]  # fmt: skip
+    rows = [[metric(count * 4, "B"), *(f"{by_size[name][count] * 1e6:,.0f}" for name in NAMES)] for count in sizes]
     return Outcome(
         values,
         [curves("seconds by size", "bytes", "seconds", lines, ("B", "s"), log="xy"),

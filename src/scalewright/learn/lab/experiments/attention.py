@@ -64,7 +64,8 @@ def run(bench: Bench) -> Outcome:
     first, last = (str(length) for length in (TIMED[0], TIMED[1] if bench.short else TIMED[-1]))
     growth = int(last) / int(first)
     values.append(
-        Value("seconds of materialised attention, grown", seconds["materialised"][last] / seconds["materialised"][first],
+        Value("seconds of materialised attention, grown",
+              seconds["materialised"][last] / seconds["materialised"][first],
               growth**2, "times", "(s2 / s1)²", 0.5, "caches, and softmax beside the products", timed=True)
     )  # fmt: skip
     lines = [Curve(name, [(int(s), t) for s, t in rows.items()]) for name, rows in seconds.items()]
@@ -97,7 +98,11 @@ def _count(length: int, seed: int) -> dict[str, Any]:
 
 def materialised(q: Matrix, k: Matrix, v: Matrix, memory: SlowMemory) -> Matrix:
     """Attention whose scores, then their softmax, go to memory and come back; [s, d]."""
-    scores, shares, out = np.empty((len(q), len(k)), np.float32), np.empty((len(q), len(k)), np.float32), np.empty_like(q)
+    scores, shares, out = (
+        np.empty((len(q), len(k)), np.float32),
+        np.empty((len(q), len(k)), np.float32),
+        np.empty_like(q),
+    )
     memory.store(scores, memory.load(q) @ memory.load(k).T / math.sqrt(q.shape[1]))
     seen = memory.load(scores)
     powers = np.exp(seen - seen.max(1, keepdims=True))

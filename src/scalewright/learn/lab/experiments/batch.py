@@ -48,7 +48,8 @@ def run(bench: Bench) -> Outcome:
         values,
         [
             curves("the square of a gradient by batch", "examples", "square", lines, log="xy"),
-            curves("steps needed, over the fewest", "examples", "times", [Curve("1 + B_noise / B", steps, True)], log="xy"),
+            curves("steps needed, over the fewest", "examples", "times", [Curve("1 + B_noise / B", steps, True)],
+                   log="xy"),
         ],
         [f"the noise scale of this network at its start is {scale:,.0f} examples; it grows as the loss falls"],
     )  # fmt: skip

@@ -4,8 +4,8 @@
     all-gather  all keys and values, before the core         as many, at once
     Ulysses     tokens for heads, and back                   2 (c - 1) / c² b s (2 h + 2 kv)
 
-A causal mask gives late tokens more work: rank r of c contiguous parts has 2 r + 1 of c² shares; an early chunk beside a
-late one (zigzag) gives every rank the same. `kv`: the width of all keys.
+A causal mask gives late tokens more work: rank r of c contiguous parts has 2 r + 1 of c² shares; an early chunk beside
+a late one (zigzag) gives every rank the same. `kv`: the width of all keys.
 """
 
 from __future__ import annotations
@@ -30,13 +30,18 @@ def run(bench: Bench) -> Outcome:
     kinds = KINDS[:1] if bench.short else KINDS
     sent = {kind: bench.part(kind, lambda kind=kind: _measure(bench, kind)) for kind in kinds}
     model = TRAINER["model"]
-    numbers = {kind: model["num_hidden_layers"] * context_volume(1, TOKENS, model["hidden_size"], RANKS, kind) for kind in kinds}
+    numbers = {
+        kind: model["num_hidden_layers"] * context_volume(1, TOKENS, model["hidden_size"], RANKS, kind)
+        for kind in kinds
+    }
     formulas = {
-        "ring": "3 (c - 1) / c b s 2 kv L", "allgather": "3 (c - 1) / c b s 2 kv L", "ulysses": "2 (c - 1) / c² b s 4 h L",
+        "ring": "3 (c - 1) / c b s 2 kv L", "allgather": "3 (c - 1) / c b s 2 kv L",
+        "ulysses": "2 (c - 1) / c² b s 4 h L",
     }  # fmt: skip
     shares = {name: mask_shares(WIDE, 1024, name == "zigzag") for name in ("contiguous", "zigzag")}
     values = [
-        Value(f"{kind}: sent by a rank in a micro-batch", sent[kind], numbers[kind] * FP32, "B", formulas[kind], 0.0, "counted")
+        Value(f"{kind}: sent by a rank in a micro-batch", sent[kind], numbers[kind] * FP32, "B", formulas[kind], 0.0,
+              "counted")
         for kind in kinds
     ]  # fmt: skip
     values += [
@@ -63,7 +68,14 @@ def mask_shares(ranks: int, tokens: int, zigzag: bool) -> list[float]:
 
 
 def _measure(bench: Bench, kind: str) -> float:
-    layout: dict[str, Any] = {"devices": RANKS, "cp": RANKS, "cp_kind": kind, "micro_batch": 1, "global_batch": 1, "zero_stage": 0}
+    layout: dict[str, Any] = {
+        "devices": RANKS,
+        "cp": RANKS,
+        "cp_kind": kind,
+        "micro_batch": 1,
+        "global_batch": 1,
+        "zero_stage": 0,
+    }
     trained = bench.run(kind, {"layout": layout})
     counted = trained.sent["cp"]
     # a ring's messages are counted one by one, the others' tensors whole

@@ -1,8 +1,8 @@
 """Determinism: the same seed gives the same bits, another order of a sum doesn't, and what a fixed order costs.
 
-    (a + b) + c != a + (b + c)      in floating point: a sum's bits depend on its order
-    ring           2 (n - 1) / n B  bytes a rank; each piece is summed in another order of ranks
-    gathered       (n - 1) B        every rank sums all ranks' in the order 0, 1, 2, ...: n / 2 times the bytes
+(a + b) + c != a + (b + c)      in floating point: a sum's bits depend on its order
+ring           2 (n - 1) / n B  bytes a rank; each piece is summed in another order of ranks
+gathered       (n - 1) B        every rank sums all ranks' in the order 0, 1, 2, ...: n / 2 times the bytes
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def run(bench: Bench) -> Outcome:
     size = TERMS * 4.0
     values = [
         Value("weights that differ, the same seed", trained["same"], 0.0, "share", "none", 0.0, "bit by bit"),
-        Value("weights that differ, another seed", trained["other"], 0.9, "share", "nearly all", 0.0, "bit by bit", "at least"),
+        Value("weights that differ, another seed", trained["other"], 0.9, "share", "nearly all", 0.0, "bit by bit",
+              "at least"),
         Value("different results of one sum", orders["results"], 2.0, "results", "more than one", 0.0,
               f"of {DRAWS} orders of {TERMS} numbers", "at least"),
         Value("... and the widest spread", orders["spread"], 2 * sum_error(TERMS), "", "2 (n - 1) epsilon / 2", 0.0,
@@ -76,7 +77,8 @@ def _trainings(bench: Bench, steps: int) -> dict[str, float]:
     def differ(other: torch.Tensor) -> float:
         return float((first != other).double().mean())
 
-    return {"same": differ(train(bench.seed)), "other": differ(train(bench.seed + 1)), "halves": differ(train(bench.seed, 2))}
+    others = {"same": train(bench.seed), "other": train(bench.seed + 1), "halves": train(bench.seed, 2)}
+    return {name: differ(other) for name, other in others.items()}
 
 
 def _orders(seed: int) -> dict[str, float]:
@@ -91,7 +93,6 @@ def _orders(seed: int) -> dict[str, float]:
 def measure(context: RankContext, seed: int) -> dict[str, Any]:
     """On every rank: the sum of all ranks' numbers by a ring, and gathered; the same answer everywhere."""
     import torch
-    import torch.distributed as dist
 
     from scalewright.bench.world import joined
 

@@ -30,7 +30,9 @@ def run(bench: Bench) -> Outcome:
     """Bytes of a step without a capacity; shares dropped at several, beside random routing's."""
     factors = FACTORS[:1] if bench.short else FACTORS
     free = bench.part("all tokens taken", lambda: _measure(bench, None))
-    full = {factor: bench.part(f"capacity {factor}", lambda factor=factor: _measure(bench, factor)) for factor in factors}
+    full = {
+        factor: bench.part(f"capacity {factor}", lambda factor=factor: _measure(bench, factor)) for factor in factors
+    }
     model = TRAINER["model"]
     numbers = model["num_hidden_layers"] * expert_volume(1, TOKENS, model["hidden_size"], MIXTURE["top_k"])
     chance = {factor: random_drops(factor, bench.seed) for factor in FACTORS}
@@ -46,7 +48,8 @@ def run(bench: Bench) -> Outcome:
         Curve("this router", [(factor, row["dropped"]) for factor, row in full.items()]),
         Curve("at random", list(chance.items()), expected=True),
     ]
-    rows = [[f"{factor}", f"{capacity(factor, MoE.parse(MIXTURE), TOKENS)}", share(row["dropped"]), share(chance[factor]),
+    rows = [[f"{factor}", f"{capacity(factor, MoE.parse(MIXTURE), TOKENS)}", share(row["dropped"]),
+             share(chance[factor]),
              decimal(row["load"], 2)] for factor, row in full.items()]  # fmt: skip
     heads = ["capacity factor", "rows an expert takes", "dropped", "at random", "busiest expert over the mean"]
     return Outcome(

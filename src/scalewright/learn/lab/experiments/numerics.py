@@ -1,9 +1,9 @@
-"""Number formats on real gradients: what fp16 loses without a loss scale, what bf16 does to small updates, sums' errors.
+"""Number formats on real gradients: what fp16 loses without a loss scale, bf16 of small updates, and sums of order.
 
-    |g| S <= smallest / 2      becomes 0                        fp16: 2^-25 without a scale (S = 1)
-    |g| S >  largest           becomes inf                      the scale ends below largest / max |g|
-    w + u = w                  u / w below epsilon / 2          bf16: 1/512 of the weight
-    sum of n                   error <= (n - 1) epsilon / 2     one after the other; log2 n in pairs
+|g| S <= smallest / 2      becomes 0                        fp16: 2^-25 without a scale (S = 1)
+|g| S >  largest           becomes inf                      the scale ends below largest / max |g|
+w + u = w                  u / w below epsilon / 2          bf16: 1/512 of the weight
+sum of n                   error <= (n - 1) epsilon / 2     one after the other; log2 n in pairs
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def run(bench: Bench) -> Outcome:
     values = [
         Value("gradients that fp16 makes 0, unscaled", cast["zero"][0], cast["below"][0], "share",
               "|g| <= 2^-25", 0.0, exact),
-        Value("... at the loss scale", cast["zero_at_scale"], cast["below_at_scale"], "share", "|g| S <= 2^-25", 0.0, exact),
+        Value("... at the loss scale", cast["zero_at_scale"], cast["below_at_scale"], "share", "|g| S <= 2^-25", 0.0,
+              exact),
         Value("gradients that become inf at the loss scale", cast["inf_at_scale"], 0.0, "share",
               "S <= 65,504 / max |g|", 0.0, exact),
         Value("least relative update that bf16 keeps", survives, lost_update("bf16"), "", "epsilon / 2", 0.01,
@@ -44,7 +45,8 @@ def run(bench: Bench) -> Outcome:
         Curve("become inf", list(zip(SCALES, cast["inf"], strict=True))),
         Curve("below half of the smallest number", list(zip(SCALES, cast["below"], strict=True)), expected=True),
     ]
-    rows = [[name, f.bits, f"{f.largest:.3g}", f"{f.smallest_normal:.2g}", f"{f.epsilon:.2g}", share(cast["lost"][name])]
+    rows = [[name, f.bits, f"{f.largest:.3g}", f"{f.smallest_normal:.2g}", f"{f.epsilon:.2g}",
+             share(cast["lost"][name])]
             for name, f in FORMATS.items() if name in cast["lost"]]  # fmt: skip
     heads = ["format", "bits", "largest", "smallest normal", "epsilon", "gradients lost, unscaled"]
     return Outcome(

@@ -4,7 +4,7 @@
     tensor     half of every matrix      activations, all the time           (10 L + 4) b s h numbers a micro-batch
     pipeline   half of the layers        activations at the cut              b s h numbers a micro-batch and way
 
-A rank sends (n - 1) / n of what a collective gathers or scatters, twice of what it sums. Tensor parallelism here is with
+A rank sends (n - 1) / n of what a collective gathers or scatters, twice that of a sum. Tensor parallelism here is with
 sequence parallelism: two gathers and two scatters a layer and way, two gathers more to keep less, and the ends.
 """
 
@@ -37,7 +37,11 @@ def run(bench: Bench) -> Outcome:
         "pipeline": pipeline_volume(1, TOKENS, hidden, MICROS),
     }
     formulas = {"data": "2 (n - 1) / n Psi", "tensor": "m (10 L + 4) b s h (t - 1) / t", "pipeline": "m b s h"}
-    reasons = {"data": "a step's report", "tensor": "the loss's maxima and sums, norms' gradients", "pipeline": "counted"}
+    reasons = {
+        "data": "a step's report",
+        "tensor": "the loss's maxima and sums, norms' gradients",
+        "pipeline": "counted",
+    }
     values = [
         Value(f"{name}: sent by a rank in a step", seen[name]["sent"], numbers[name] * FP32, "B", formulas[name], 0.01,
               reasons[name])
@@ -45,13 +49,16 @@ def run(bench: Bench) -> Outcome:
     ]  # fmt: skip
     halves = (weights - norms) / RANKS + norms
     values += [
-        Value("tensor: weights held by a rank", seen["tensor"]["held"], halves * FP32, "B", "matrices / t + norms", 0.001,
+        Value("tensor: weights held by a rank", seen["tensor"]["held"], halves * FP32, "B", "matrices / t + norms",
+              0.001,
               "counted"),
-        Value("pipeline: weights held by a rank", seen["pipeline"]["held"], weights * FP32 / RANKS, "B", "Psi / p", 0.001,
+        Value("pipeline: weights held by a rank", seen["pipeline"]["held"], weights * FP32 / RANKS, "B", "Psi / p",
+              0.001,
               "the last norm is on one side"),
     ]  # fmt: skip
     rows = [
-        [name, metric(row["held"], "B"), metric(row["sent"], "B"), short_time(row["seconds"])] for name, row in seen.items()
+        [name, metric(row["held"], "B"), metric(row["sent"], "B"), short_time(row["seconds"])] for name,
+        row in seen.items()
     ]  # fmt: skip
     return Outcome(
         values,
@@ -63,7 +70,12 @@ def run(bench: Bench) -> Outcome:
 
 
 def _measure(bench: Bench, name: str, steps: int) -> dict[str, float]:
-    batch = {"devices": RANKS, "micro_batch": 1, "zero_stage": 0, "global_batch": MICROS * (RANKS if name == "data" else 1)}
+    batch = {
+        "devices": RANKS,
+        "micro_batch": 1,
+        "zero_stage": 0,
+        "global_batch": MICROS * (RANKS if name == "data" else 1),
+    }
     trained = bench.run(name, {"layout": {**batch, **LAYOUTS[name]}, "train": {"steps": steps}})
     sent = trained.sent[AXES[name]]
     # counted are tensors of collectives, of which a rank's ring sends a share; a pipeline's messages go whole

@@ -32,7 +32,9 @@ def run(bench: Bench) -> Outcome:
     """Schedules by micro-batches; of the largest number, the time lines of a step."""
     kinds, counts = (KINDS[1:2], COUNTS[:2]) if bench.short else (KINDS, COUNTS)
     seen = {
-        (kind, count): bench.timed(f"{kind}, {count} micro-batches", lambda kind=kind, count=count: _measure(bench, kind, count))
+        (kind, count): bench.timed(f"{kind}, {count} micro-batches", lambda kind=kind, count=count: _measure(bench,
+                                                                                                             kind,
+                                                                                                             count))
         for kind in kinds for count in counts
     }  # fmt: skip
     most = counts[-1]

@@ -1,8 +1,8 @@
 """Positions: how far RoPE's pairs turn and what scalings do to them, beside ALiBi's slopes, on the model's own code.
 
-    RoPE    q(p) . k(s) depends on p - s alone; pair i turns once in 2 pi theta^(2 i / d) tokens
-    linear  every pair slower by f       NTK   the slowest by f, the fastest not        YaRN  slow ones by f, fast ones not
-    ALiBi   score - slope x distance, slope 2^(-8 (h + 1) / a): nothing turns, nothing is new beyond the trained length
+RoPE    q(p) . k(s) depends on p - s alone; pair i turns once in 2 pi theta^(2 i / d) tokens
+linear  every pair slower by f       NTK   the slowest by f, the fastest not      YaRN  slow ones by f, fast ones not
+ALiBi   score - slope x distance, slope 2^(-8 (h + 1) / a): nothing turns, nothing is new beyond the trained length
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def run(bench: Bench) -> Outcome:
     values += [
         Value("linear: the slowest pair, slower by", waves["linear"][slowest] / waves["none"][slowest], FACTOR, "times",
               "f", 0.001, ANGLES),
-        Value("YaRN: the fastest pair, slower by", waves["yarn"][0] / waves["none"][0], 1.0, "times", "1", 0.001, ANGLES),
+        Value("YaRN: the fastest pair, slower by", waves["yarn"][0] / waves["none"][0], 1.0, "times", "1", 0.001,
+              ANGLES),
         Value("YaRN: the slowest pair, slower by", waves["yarn"][slowest] / waves["none"][slowest], FACTOR, "times",
               "f", 0.001, ANGLES),
         Value("NTK theta: the slowest pair, slower by", _slower(slowest), FACTOR, "times", "theta f^(d / (d - 2))",

@@ -2,8 +2,8 @@
 
     FLOP/s = min(peak, intensity x bytes/s)       intensity = FLOP / bytes moved; they meet at the ridge
 
-The peak is that of the best square product, the bandwidth that of a large copy; rectangular products, n x k times k x n,
-then have every intensity between, by k (Williams et al. 2009).
+The peak is that of the best square product, the bandwidth that of a large copy; products of n x k and k x n then have
+every intensity between, by k (Williams et al. 2009).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from scalewright.learn.lab.bench import Bench, clock
 from scalewright.learn.lab.outcome import Curve, Outcome, Value, curves, table
-from scalewright.learn.roofline import matmul_flops, matmul_floor, ridge_point
+from scalewright.learn.roofline import matmul_floor, matmul_flops, ridge_point
 from scalewright.spec.common.formatting import metric
 
 SIDE = 2048
@@ -78,5 +78,7 @@ def _measure(side: int, repeats: int) -> dict[str, Any]:
     reached = {}
     for depth in DEPTHS:
         a, b, out = torch.randn(side, depth), torch.randn(depth, side), torch.empty(side, side)
-        reached[depth] = matmul_flops(side, depth, side) / clock(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), repeats)
+        reached[depth] = matmul_flops(side, depth, side) / clock(
+            lambda a=a, b=b, out=out: torch.mm(a, b, out=out), repeats
+        )
     return {"peak": peak, "rate": rate, "reached": reached}

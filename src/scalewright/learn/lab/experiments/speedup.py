@@ -38,7 +38,8 @@ def run(bench: Bench) -> Outcome:
     alone = took["one"]["serial"] + 2 * (took["one"]["all"] - took["one"]["serial"])  # of the scaled job on one
     scaled = alone / took["two, twice the work"]["all"]
     values = [
-        Value("two processes, the same job: speed-up", speedup, amdahl(share, 2), "times", "1 / (s + (1 - s) / n)", 0.15,
+        Value("two processes, the same job: speed-up", speedup, amdahl(share, 2), "times", "1 / (s + (1 - s) / n)",
+              0.15,
               NOISE, timed=True),
         Value("two processes, a scaled job: speed-up", scaled, gustafson(share, 2), "times", "s + (1 - s) n", 0.15,
               NOISE, timed=True),

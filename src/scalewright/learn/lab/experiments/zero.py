@@ -5,8 +5,8 @@
                            3: 3 Psi less what is gathered once: embedding, last norm, head
                            HSDP: 3's over its shards, and a rank's part summed between replicas
 
-During a step stages 1 and 2 hold all weights (and 2 its own part of the gradients), stage 3 a block's. The counters take
-a tensor's bytes once for each collective, where papers count a ring's two passes of a sum.
+During a step stages 1 and 2 hold all weights (2 its own part of the gradients), stage 3 a block's. The counters take a
+tensor's bytes once for each collective, where papers count a ring's two passes of a sum.
 """
 
 from __future__ import annotations
