@@ -19,7 +19,7 @@ BUDGET = {
     "bench": 700,
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
     "chaos": 505,  # twelve kinds of faults, a run started again, its comparison
-    "checkpoint": 4_100,  # lint/: exports; boxes in few words, checksums of pieces; saves beside training and in memory
+    "checkpoint": 4_520,  # lint/: exports; boxes in few words; saves beside training; memory/: copies on other nodes (415)
     "cli": 4_170,  # serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
     "data": 3_255,  # which fraction validates; names of mended files; tokens in a store
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
@@ -35,7 +35,7 @@ BUDGET = {
     "model": 2_220,  # a start without torch's compiler
     "parallel": 3_475,  # a name for each meeting; FSDP is imported where it is used
     "parity": 790,
-    "plan": 7_855,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
+    "plan": 7_870,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 4_895,  # a run's wall time; the page about serving; budget, goodput, inference as blocks
     "serve": 2_960,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
     "spec": 7_390,  # a server's schedule; chats; families; networks; all mistakes at once; recomputation; prices
