@@ -1,4 +1,7 @@
-"""Which tests a change selects: by imports, lazy ones, verbs of the command line, tables of names, data."""
+"""Which tests a change selects: by imports, lazy ones, verbs of the command line, tables of names, data.
+
+Of this repository itself: tests/test_architecture.py, which reads its imports anyway.
+"""
 
 from __future__ import annotations
 
@@ -52,15 +55,6 @@ def test_a_changed_test_is_run_and_data_reach_the_files_beside_it(small: dict[st
     assert touched(["tests/test_other.py"], small) == [ALWAYS, "tests/test_other.py"]
     assert touched(["src/scalewright/emit/data/words.yaml"], small) == [ALWAYS, "tests/emit/test_table.py"]
     assert touched(["LICENSE-not-named-anywhere"], small) == [ALWAYS]
-
-
-def test_of_this_repository() -> None:
-    edges = graph()
-    assert "tests/test_docs.py" in touched(["docs/moe.md"], edges)
-    assert touched(["src/scalewright/train/muon.py"], edges)[1] == "tests/train/test_muon.py"
-    by_name = touched(["src/scalewright/emit/colossalai.py"], edges)
-    assert any(file.startswith("tests/emit/") for file in by_name)
-    assert "tests/launch/test_detect.py" not in touched(["src/scalewright/plan/cost/links.py"], edges)
 
 
 def test_what_has_no_time_is_skipped_and_counted(tmp_path: Path) -> None:

@@ -155,6 +155,8 @@ def test_changed_inputs_are_refused(ready, change, message):
 def test_changed_options_are_refused(ready):
     with pytest.raises(UserError, match=r"--valid-fraction 0\.1, now with --valid-fraction 0\.2"):
         prepared(ready, valid_fraction=0.2)
+    assert prepared(ready, renew=True).pieces_kept > 0  # nothing differs
+    assert prepared(ready, renew=True, valid_fraction=0.2).pieces_kept == 0
 
 
 def test_a_file_that_grows_meanwhile(folder, monkeypatch):

@@ -102,7 +102,7 @@ def test_planned_stops_lose_no_work() -> None:
 
 
 def test_a_run_that_never_gets_there_is_said_to() -> None:
-    found = simulate(make_setting(Asked(100_000, rate=0.1), Run()), 10)
+    found = simulate(make_setting(Asked(100_000, rate=0.1), Run()), 2)
     assert (found.goodput == 0).all()
     assert np.isinf(found.wall_s).all()
 

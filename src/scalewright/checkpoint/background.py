@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from scalewright.checkpoint.writer import receive, send
+from scalewright.spec.common.own_imports import own_imports
 
 
 class Background:
@@ -43,8 +44,8 @@ class Background:
         self.close()
         ours, theirs = socket.socketpair()
         arguments = [*map(str, (theirs.fileno(), os.getpid(), *self._listens))]
-        environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's library would start a thread for each core
-        with theirs:
+        with theirs, own_imports():
+            environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's library would start a thread for each core
             self._process = subprocess.Popen(
                 [sys.executable, "-m", f"scalewright.checkpoint.{self._module}", *arguments],
                 pass_fds=[theirs.fileno(), *self._listens],

@@ -1,7 +1,7 @@
 """The plan of a `prepare`, written into OUT before work starts: a rerun compares its own with it.
 
-OUT/pieces/plan.json holds the options and every input's name, size and stamp. A run that finds another plan
-there refuses, and names the difference: finished tokens are never deleted or mixed by accident.
+OUT/pieces/plan.json holds the options, every input's name, size and stamp, and the command's words. A run that finds
+another plan there refuses, and names the difference: finished tokens are never deleted or mixed by accident.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError
 
 PLAN_VERSION = 1
+DEFAULT_VALID_FRACTION = 0.1
 _WAIT = "wait for it, or choose another --out"
 _CHOICES = "use another --out, or --overwrite to delete what is there"
 
@@ -53,22 +54,37 @@ class Options:
         absent = [key for key in ("bos", "special_tokens") if kept[key] is None]  # as in an older release
         return {key: value for key, value in kept.items() if key not in absent}
 
+    def flags(self) -> list[str]:
+        """The options as flags of `prepare`, without its defaults."""
+        words: list[str] = []
+        usual = {"valid_fraction": DEFAULT_VALID_FRACTION, "text_key": "text"}
+        for key, value in asdict(replace(self, tokenizer_sha256=None)).items():
+            if value is not None and value is not False and value != usual.get(key):
+                flag = "--" + key.replace("_", "-")
+                given = value if isinstance(value, list) else [value]
+                words += [word for each in given for word in ((flag,) if each is True else (flag, str(each)))]
+        return words
 
-def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
-    """Makes OUT ready for this plan: new, or as before. Raises UserError if it holds something else."""
+
+def settle(
+    out: Path, files: Sequence[InputFile], options: Options, inputs: Sequence[str] = (), renew: bool = False
+) -> None:
+    """Makes OUT ready for this plan: new, or as before. Raises UserError if it holds something else, or, to `renew`,
+    deletes that. `inputs` are the texts as they were named."""
     path = out / "pieces" / "plan.json"
     listed: dict[str, list[Any]] = {}
     for file in files:  # paths may change, except where two files have one name
         listed[file.path if file.name in listed else file.name] = [file.size, file.stamp]
-    plan = {"version": PLAN_VERSION, "options": options.plain(), "files": listed}
+    command = [*inputs, *options.flags()]
+    plan = {"version": PLAN_VERSION, "options": options.plain(), "files": listed, "command": command}
     if path.is_file():
         try:
             _compare(path, plan)
             return
         except UserError:
-            if (out / METADATA).exists() or any(path.parent.glob("[0-9]*.json")):
+            if not renew and ((out / METADATA).exists() or any(path.parent.glob("[0-9]*.json"))):
                 raise
-        clear(out)  # a first try that stopped before it had finished anything: there is nothing to keep
+        clear(out)  # or a first try that stopped before it had finished anything: there is nothing to keep
     others = [name for name in (*SPLITS, METADATA, "tokenizer.json") if (out / name).exists()]
     if others:
         how = f"choose another --out, or delete {others[0]}"

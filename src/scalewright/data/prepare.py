@@ -33,7 +33,7 @@ from scalewright.data.inputs import InputFile, describe, files_below, find_files
 from scalewright.data.join import join_splits
 from scalewright.data.metadata import FORMAT, METADATA, SPLITS, VERSION
 from scalewright.data.pieces import Piece, cut_pieces, plan_key
-from scalewright.data.plan import Options, at_work, clear, held, settle, sweep
+from scalewright.data.plan import DEFAULT_VALID_FRACTION, Options, at_work, clear, held, settle, sweep
 from scalewright.data.remote import put_tokens, work_folder
 from scalewright.data.sample import Words, ready_tokenizer
 from scalewright.data.shards import checksum, commit_json, disk_error, token_dtype
@@ -43,8 +43,6 @@ from scalewright.spec.common.urls import is_url, parse_url
 from scalewright.spec.ends import BOS_CHOICES
 from scalewright.spec.errors import UserError, nearest, unknown
 from scalewright.storage.objects import open_store
-
-DEFAULT_VALID_FRACTION = 0.1
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def prepare(
     tokenizer: str | Path | None = None, valid_fraction: float | None = None, text_key: str = "text",
     eod: str | None = None, bos: str = "auto", special_tokens: Sequence[str] | str | Path | None = None,
     workers: int | None = None, stats: bool = False, overwrite: bool = False, skip_bad: bool = False,
-    progress: Literal["auto"] | Callable[[str, int, int], None] | None = "auto",
+    renew: bool = False, progress: Literal["auto"] | Callable[[str, int, int], None] | None = "auto",
 ) -> Summary:  # fmt: skip
     """Text files, JSON lines, parquet, folders or named corpora as token shards in `out`, a folder or a store's URL.
 
@@ -90,7 +88,8 @@ def prepare(
     begin as the tokenizer begins a text (auto), or always or never with its token for that. `special_tokens` (a list,
     or a file with one a line) join the tokenizer, and are read as such in texts. `valid_fraction` (default 0.1) of the
     documents validate; of few plain texts, the end of each does. `workers` None takes every core. `skip_bad` leaves out
-    lines of JSON that hold no text, and lists them; without it the first one is an error.
+    lines of JSON that hold no text, and lists them; without it the first one is an error. `overwrite` deletes what an
+    earlier call left there, `renew` only what was made of other texts or with other options.
     `progress(stage, done, total)` is called with bytes; "auto" draws a bar on a terminal, or prints a line every 8 s.
 
     Raises UserError for a mistake in the inputs, RunError for a full disk or a dead worker; the same call
@@ -105,9 +104,9 @@ def prepare(
         summary = prepare(
             inputs, work_folder(url), vocab_size=vocab_size, tokenizer=tokenizer, valid_fraction=valid_fraction,
             text_key=text_key, eod=eod, bos=bos, special_tokens=special_tokens, workers=workers, stats=stats,
-            overwrite=overwrite, skip_bad=skip_bad, progress=progress,
+            overwrite=overwrite, skip_bad=skip_bad, renew=renew, progress=progress,
         )  # fmt: skip
-        put_tokens(work_folder(url), url, overwrite)
+        put_tokens(work_folder(url), url, overwrite or renew)
         return replace(summary, out=str(url))
     _check_inputs(inputs, out, workers)
     special = special_token_list(special_tokens) if special_tokens else None
@@ -122,7 +121,7 @@ def prepare(
         with held(folder):
             if overwrite:
                 clear(folder)
-            settle(folder, files, options)
+            settle(folder, files, options, [str(name) for name in inputs], renew)
             with at_work(folder), progress_of(progress) as shown:
                 try:
                     work = _Work(folder, files, options, shown)

@@ -36,6 +36,7 @@ class LaunchJob:
     device: str = "cuda"  # cuda | cpu
     out_dir: str = ""  # the run's folder, as the ranks find it; "": runs/<name>
     least_nodes: int | None = None  # of an elastic run; null: it takes all of them, or none
+    home: str = "."  # where what is written goes, from the working directory
 
     @property
     def world(self) -> int:
@@ -70,11 +71,11 @@ def make_job(
     """The job of a run; `overrides` are those that `run` was read with. Raises UserError.
 
     `profile`: a file of the site's keys; the run's own win. `nodes`: --nodes, which wins over both;
-    without them, `target` local is one machine.
+    without them, `target` local or dvc is one machine.
     """
     given = read_profile(profile)
     of_run = run.launch.model_fields_set
-    if target == "local" and not run.launch.nodes:
+    if target in ("local", "dvc") and not run.launch.nodes:
         nodes = nodes or 1
     keys = {**given, **{key: value for key, value in run.launch.dump().items() if key in of_run and value}}
     site = LaunchSpec.parse({**keys, **({"nodes": nodes} if nodes else {})}, where="launch")

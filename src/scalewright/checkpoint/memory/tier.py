@@ -50,6 +50,7 @@ class MemoryTier:
         self.news: list[tuple[str, str, dict[str, Any]]] = []  # kind, message and fields of events, for rank 0
         self._writer, self._turn, self._begun = Background(), 0, 0
         self._job: dict[str, Any] | None = None  # to be given to the writer
+        self._failed = ""  # why the newest isn't counted
         self._newest, self._lags, self._slow, self._trouble = -1, False, False, ""
 
     def begin(self, draft: Draft) -> str:
@@ -65,7 +66,8 @@ class MemoryTier:
             self._writer.start()
         except OSError as error:
             problem = f"{error.strerror or error} (rank {rank})"
-        answers = gather_json([problem, lags, self.nodes.trouble], self.mesh)
+        answers = gather_json([problem, lags, self._failed or self.nodes.trouble], self.mesh)
+        self._failed = ""
         if problem := next((text for text, *_ in answers if text), ""):
             self.close(clean=True)
             return problem
@@ -95,7 +97,7 @@ class MemoryTier:
             slower = "copying steps to another node takes longer than checkpoint.memory_every: some are left out"
             self.news.append(("lags", f"step {step}: {slower}", {"step": step}))
         if trouble and not self._trouble:
-            message = f"step {step}: a node's newest step has no copy on another node ({trouble}); the next will try"
+            message = f"the step in memory before {step} isn't on every node that should have it ({trouble})"
             self.news.append(("fault", message, {"step": step}))
         self._lags, self._slow, self._trouble = lags, self._slow or lags, trouble
 
@@ -138,7 +140,7 @@ class MemoryTier:
 
     def _give_up(self, problem: str) -> None:
         """Lets a courier that waits for this rank's part know that it won't come."""
-        about = {"step": self._newest, "save": self.save, "problem": problem}
+        self._failed, about = problem, {"step": self._newest, "save": self.save, "problem": problem}
         folder = self.sets[1 - self._turn].folder
         assert folder is not None
         with suppress(OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +33,7 @@ def launch(
         str,
         argument(
             "TARGET",
-            "local, slurm, torchrun, mpi, ssh, kubernetes, ray, skypilot, dstack or runpod.",
+            "local, slurm, torchrun, mpi, ssh, kubernetes, ray, skypilot, dstack, runpod or dvc.",
             words=target_names,
         ),
     ],
@@ -68,12 +69,13 @@ def launch(
         raise UserError("--print, --submit and --dry-run are three things", "scalewright launch", "give one of them")
     write = find_target(target)
     spec = load_run(run, overrides or [])
+    folder = out or run.parent
     job = make_job(spec, run.as_posix(), overrides or [], profile, nodes, target)
+    job = replace(job, home=folder.as_posix())
     written = write(job)
     findings = _look(job, target, spec, stops=submit)
     paths: dict[str, str] = {}
     if not show:
-        folder = out or run.parent
         save(written.files, folder, force)  # or none of them, where one is another's
         paths = {name: operand((folder / name).as_posix()) for name in written.files}
     command = [paths.get(word, word) for word in (written.check if dry_run else written.submit)]

@@ -35,6 +35,7 @@ def prepare(
     workers: Annotated[int | None, flag("Processes; default: one per core.")] = None,
     stats: Annotated[bool, flag("Show how long the documents are.", "--stats")] = False,
     overwrite: Annotated[bool, flag("Delete what an earlier prepare left there.", "--overwrite")] = False,
+    renew: Annotated[bool, flag("Begin anew where other texts or options were prepared.", "--renew")] = False,
     skip_bad: Annotated[bool, flag("Leave out lines of JSON that hold no text, and list them.", "--skip-bad")] = False,
     json: Json = False,
 ) -> None:
@@ -48,7 +49,7 @@ def prepare(
         summary = prepare_text(
             inputs, out, vocab_size=vocab_size, tokenizer=tokenizer, valid_fraction=valid_fraction, text_key=text_key,
             eod=eod, bos=bos, special_tokens=special_tokens, workers=workers, stats=stats, overwrite=overwrite,
-            skip_bad=skip_bad,
+            skip_bad=skip_bad, renew=renew,
         )  # fmt: skip
     print_json(summary.plain()) if json else _show(summary)
 

@@ -4,7 +4,7 @@ local.py       a script, for here
 slurm.py       a batch script          kubernetes/     manifests
 torchrun.py    a command per machine   ray.py          a driver
 mpi.py         mpirun and a hostfile   skypilot.py, dstack.py, runpod.py   a task's file
-ssh.py         a script, over hosts
+ssh.py         a script, over hosts    dvc.py          stages of a repository
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib import import_module
 from scalewright.launch.job import LaunchJob, Written
 from scalewright.spec.errors import unknown
 
-NAMES = ("local", "slurm", "torchrun", "mpi", "ssh", "kubernetes", "ray", "skypilot", "dstack", "runpod")
+NAMES = ("local", "slurm", "torchrun", "mpi", "ssh", "kubernetes", "ray", "skypilot", "dstack", "runpod", "dvc")
 TARGETS = {name: f"scalewright.launch.targets.{name}" for name in NAMES}  # modules, imported when they are asked for
 
 
