@@ -85,6 +85,7 @@ def test_what_is_damaged_or_of_another_run_is_not_taken(tmp_path):
     content[-3] ^= 1
     file.write_bytes(content)
     assert run(data).resumed_from == 4  # the disk's: memory's step 5 is damaged
+    assert "passed over step 5 in the nodes' memory: it is damaged" in {e["message"] for e in events(out, "fault")}
     assert [folder.name[-1] for folder in committed(out / "checkpoints")] == ["8", "6"]
 
 

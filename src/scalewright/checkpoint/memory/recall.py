@@ -67,6 +67,7 @@ def recall(tier: MemoryTier, run_ids: Collection[str], after: int) -> Recalled |
     for kept in (kept for kept in ours if set(kept.holders) >= set(range(kept.world))):
         if (parts := _sound(kept, tier)) and (recalled := _make(kept, parts, tier)):
             return recalled
+        tier.news.append(("fault", f"passed over step {kept.step} in the nodes' memory: it is damaged", {}))
     return None
 
 

@@ -62,6 +62,8 @@ class MemoryTier:
         problem, lags = "", self.nodes.busy()
         try:
             make_private(snapshot.folder)
+            if not all((snapshot.folder / file["name"]).exists() for file in snapshot.files):
+                snapshot.close()  # somebody took the folder away: what lies in files without names is no use
             snapshot.prepare(draft.chunks, rank)
             self._writer.start()
         except OSError as error:
