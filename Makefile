@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test suite test-all quick base parity gpu-kit lint format clean
+.PHONY: help demo test suite test-all quick base parity gpu-kit site lint format clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +53,9 @@ PYTHON_TAG ?= cp312
 gpu-kit: $(VENV)/.train  ## Make a folder (OUT=DIR) that checks a GPU machine without a network (PYTHON_TAG=cp312)
 	$(BIN)/python comparisons/gpu_kit.py --out $(OUT) --python-tag $(PYTHON_TAG)
 
+site: $(VENV)-site/.made  ## Build the site of docs/ into build/site; a warning or a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/python -m mkdocs build
+
 lint: $(VENV)/.dev  ## Check style, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,7 +66,7 @@ format: $(VENV)/.dev  ## Fix style and formatting in place
 	$(BIN)/ruff format .
 
 clean:  ## Remove the environment and the tools' caches (not runs/ and data/)
-	rm -rf $(VENV) $(VENV)-base .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-base $(VENV)-site build .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed: make PYTHON=python3.11 ..." if sys.version_info < (3, 10) else 0)'
@@ -79,3 +82,8 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "installing scalewright with what the tests need (a few minutes, once)"
 	$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.train
+
+$(VENV)-site/.made: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-site
+	$(VENV)-site/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt '.[docs]'
+	@touch $@

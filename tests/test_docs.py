@@ -1,4 +1,4 @@
-"""The documentation is run: its commands, its table of keys, its file tree and its links.
+"""The documentation is run: its commands, its table of keys and its links.
 
 Above every `sh` block stands a comment that says how it is tested:
 
@@ -242,13 +242,6 @@ def headings(page: Path) -> set[str]:
     lines = page.read_text(encoding="utf-8").splitlines()
     titles = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
-
-
-def test_the_readmes_file_tree_is_the_real_one():
-    tree = next(b.text for b in blocks(ROOT / "README.md") if "src/scalewright/" in b.text.splitlines()[0])
-    shown = set(re.findall(r"^  (\w+)/ ", tree, flags=re.MULTILINE))
-    source = ROOT / "src" / "scalewright"
-    assert shown == {path.name for path in source.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
 
 
 def test_the_readmes_command_table_is_what_help_shows(call_cli):

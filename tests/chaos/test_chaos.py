@@ -16,7 +16,7 @@ from scalewright.chaos.chaos import chaos, differences
 from scalewright.chaos.faults import KINDS, choose, draw
 from scalewright.report.answer import write_answer
 from scalewright.report.present import show_answer
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import load_run
 
 SLOWLY = {"python": "parts:fragile", "pause": 0.05}  # steps of a known length, so that faults meet all moments
@@ -56,6 +56,25 @@ def test_a_run_by_tokens_and_no_faults_are_refused(tmp_path):
         chaos(load_run(write_run(tmp_path, tokens)))
     with pytest.raises(UserError, match="0 faults"):
         chaos(load_run(write_run(tmp_path, data)), faults=0)
+
+
+def test_a_run_that_no_fault_can_meet_ends(tmp_path, monkeypatch):
+    """Two steps are over before a fault; so may be each run of a kind that needs two saves."""
+    run = load_run(write_run(tmp_path, run_data(tmp_path, checkpoint={"every": 2})))
+    with pytest.raises(UserError, match="a run of 2 steps ends before a fault comes"):
+        chaos(run.replace(train={"steps": 2}))
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "control").touch()
+    with pytest.raises(UserError, match="there is something in that folder already"):
+        chaos(run, keep=tmp_path / "kept")
+    drawn = []
+    monkeypatch.setattr("scalewright.chaos.chaos._control", lambda run, work: drawn.append(run) or tmp_path)
+    monkeypatch.setattr("scalewright.chaos.chaos._disturb", lambda *_: None)
+    monkeypatch.setattr("scalewright.chaos.chaos.differences", lambda *_: [])
+    stored = run.replace(checkpoint={"every": 2, "store": "file:///elsewhere/saves"})
+    with pytest.raises(RunError, match=r"5 runs of 10 steps ended before a fault came.*--steps"):
+        chaos(stored, kinds=["kill"])
+    assert drawn[0].checkpoint.store is None  # the run's own saves lie there
 
 
 def test_runs_that_differ_are_told_apart(tmp_path):

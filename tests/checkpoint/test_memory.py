@@ -67,3 +67,15 @@ def test_a_part_that_is_missing_or_older_makes_no_checkpoint(tmp_path):
     found = memory.newest(tmp_path, {"r"})
     assert found is not None
     assert found.name == "step-00000001"
+
+
+def test_no_room_for_the_smallest_file_is_no_end_of_the_run(tmp_path, monkeypatch):
+    """Rank 0's head.json alone meets the full memory: all ranks are told, and the run goes on without."""
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(memory, "write_whole", full)
+    kept = tier(training := Training(), tmp_path)
+    assert kept.begin(training.draft(tmp_path, 1)) == "No space left on device (rank 0)"
+    assert not kept.root.exists()

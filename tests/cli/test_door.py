@@ -111,6 +111,7 @@ def test_misspelt_is_one_line_with_the_nearest_names(call_cli, arguments, line):
 def test_a_wrong_value_names_its_option(call_cli):
     assert "--steps" in call_cli("train", "r.yaml", "--steps", "many").error
     assert "--steps" in call_cli("train", "r.yaml", "--steps", "-1").error
+    assert "'1e400' is beyond all numbers (--ep)" in call_cli("predict", "gpt2", "--ep=1e400").error
 
 
 def test_a_missing_run_file_gets_the_nearest_files(run_cli, tmp_path):

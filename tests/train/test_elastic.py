@@ -70,6 +70,16 @@ def test_fewer_ranks_and_then_all_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert_same_run(out, control(tmp_path, merge(data, {"layout": {"devices": 1}})))
 
 
+@pytest.mark.parametrize("text", ["²", "9" * 5000, "-1", "1.5", "3", "\0"])
+def test_a_number_of_ranks_that_is_none_changes_nothing(tmp_path: Path, capsys, text: str) -> None:
+    parsed = RunSpec.parse(base(tmp_path, layout=LEAST, elastic=True))
+    ranks = elastic.LocalRanks(parsed, lambda *_: {}, lambda *_: False, most=2, devices=(0, 1))
+    (tmp_path / "DEVICES").write_text(text)
+    assert ranks._in_file(tmp_path / "DEVICES") is None
+    assert "write 1 to 2, or nothing for all" in capsys.readouterr().err
+    assert not (tmp_path / "DEVICES").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSEGV", "exit", "raise"])
 def test_the_same_ranks_again_are_the_same_run(tmp_path: Path, how: str) -> None:

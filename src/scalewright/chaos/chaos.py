@@ -24,6 +24,7 @@ from typing import Any
 from scalewright.chaos.faults import KINDS, Fault, choose, draw, namespace, saves
 from scalewright.chaos.job import Job, begun, steps_done
 from scalewright.spec.base import write_yaml
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import RunSpec
@@ -33,6 +34,8 @@ SAVES = 10  # of such a run, where it doesn't save itself that often
 PATIENCE_S = 20.0  # after which ranks give up one that doesn't come
 LIMIT_S = 240.0  # of one recovery: longer is none
 TRIES = 4  # starts without a step, after which a run isn't started again
+LEAST = 3  # steps of a run that a fault finds time in
+UNTOUCHED = 5  # runs in a row that end before their fault
 LOOK_S = 0.02
 NUMBERS = ("loss", "grad_norm", "lr", "loss_tokens", "sample_ids_hash")  # of a step that have to be the same
 
@@ -71,6 +74,8 @@ def chaos(
     if faults < 1:
         raise UserError(f"{faults} faults are none", "--faults", "give 1 or more")
     ranks = run.layout.devices
+    if keep is not None and keep.is_dir() and any(keep.iterdir()):  # runs that are there would be gone on with
+        raise UserError("there is something in that folder already", str(keep), "give a new one")
     chosen, missing = choose(kinds, ranks)
     run, assumed = _shortened(run, steps)
     last = run.train.steps or 0
@@ -82,12 +87,16 @@ def chaos(
         started = time.time()
         control = _control(run, work)
         control_s = time.time() - started
-        begun_at, lineages = time.time(), list[Lineage]()
+        begun_at, lineages, untouched = time.time(), list[Lineage](), 0
         while ahead and (seconds is None or time.time() - begun_at < seconds):
             number = len(lineages) + 1
             lineage = Lineage(number, work / f"run-{number}" / "out", begun_at)
             lineages.append(lineage)
             _disturb(run, lineage, ahead, seed, seconds, tell)
+            untouched = 0 if lineage.faults else untouched + 1
+            if untouched == UNTOUCHED:
+                problem = f"{UNTOUCHED} runs of {last} steps ended before a fault came: {KINDS[ahead[0].kind].words}"
+                raise RunError(f"{problem}; give the run more steps (--steps), or leave that kind out (--kinds)")
             if lineage.equal is None and not (lineage.faults and not lineage.faults[-1]["recovered"]):
                 lineage.differs = differences(control, lineage.folder)
                 lineage.equal = not lineage.differs
@@ -101,15 +110,19 @@ def _shortened(run: RunSpec, steps: int | None) -> tuple[RunSpec, list[str]]:
     if run.train.steps is None:
         raise UserError("the run's length is in tokens", "train.tokens", "add train.steps=60 after the file")
     last = min(steps or STEPS, run.train.steps)
+    if last < LEAST:
+        how = f"give {LEAST} or more (--steps, train.steps)"
+        raise UserError(f"a run of {counted(last, 'steps')} ends before a fault comes", "train.steps", how)
     every = run.checkpoint.every
     if not every or every > max(last // 4, 1):
         every = max(last // SAVES, 1)
     timeouts = {"start_s": 120.0, "steady_s": min(PATIENCE_S, run.train.timeouts.steady_s)}
     train = {**run.train.dump(), "steps": last, "timeouts": timeouts}
     checkpoint = {**run.checkpoint.dump(), "every": every, "at_end": True, "keep": max(run.checkpoint.keep, 2)}
+    checkpoint["store"] = None  # it holds the run's own saves, and a run that begins there would go on from them
     assumed = [
         f"train.steps={last} (the file has {run.train.steps})", f"checkpoint.every={every}",
-        f"train.timeouts.steady_s={timeouts['steady_s']:g}",
+        f"train.timeouts.steady_s={timeouts['steady_s']:g}", *(["no checkpoint.store"] if run.checkpoint.store else []),
     ]  # fmt: skip
     return run.replace(train=train, checkpoint=checkpoint, track={}, resume="auto", environment=None), assumed
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from scalewright.checkpoint.writer import receive, send
+from scalewright.spec.common.own_imports import own_imports
 
 
 class Background:
@@ -40,8 +41,8 @@ class Background:
         self.close()
         ours, theirs = socket.socketpair()
         arguments = [str(theirs.fileno()), str(os.getpid())]
-        environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's library would start a thread for each core
-        with theirs:
+        with theirs, own_imports():
+            environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's library would start a thread for each core
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "scalewright.checkpoint.writer", *arguments], pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environ, start_new_session=True,

@@ -65,6 +65,9 @@ class MemoryTier:
             _private(snapshot.folder)
             part.unlink(missing_ok=True)  # what follows changes the files that it describes
             snapshot.prepare(draft.chunks, rank)
+            if rank == 0:  # of a step whose parts come later: until then no set is whole
+                head = {"world": self.mesh.world, "head": draft.head, "state": draft.state, "finite": draft.finite}
+                write_whole(snapshot.folder / HEAD, json.dumps(head))
             self._writer.start()
         except OSError as error:
             problem = f"{error.strerror or error} (rank {rank})"
@@ -75,9 +78,6 @@ class MemoryTier:
             for folder in committed(self.root):
                 shutil.rmtree(folder, ignore_errors=True)
         snapshot.take(draft.chunks)
-        if rank == 0:
-            head = {"world": self.mesh.world, "head": draft.head, "state": draft.state, "finite": draft.finite}
-            write_whole(snapshot.folder / HEAD, json.dumps(head))
         boxes = {name: boxes_of(batch) for name, batch in in_files(draft.chunks, rank)}
         files = [{**file, "boxes": boxes[file["name"]]} for file in snapshot.files]
         self._job = {"folder": str(snapshot.folder), "files": files, "part": part.name, "step": draft.step}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isinf
 from typing import Any
 
 from scalewright.spec.common.numbers import number_of
@@ -41,6 +42,7 @@ def _plain(flag: str, value: str, kind: type) -> str:
             what = "a whole number" if kind is int else "a number"
             raise UserError(f"{value!r} is not {what}", flag, "write it as 8192, 8k or 4e6") from None
         return value
-    if kind is int and number != int(number):
-        raise UserError(f"{value!r} is not a whole number", flag, "write it as 8192, 8k or 4e6")
+    if isinf(number) or (kind is int and number != int(number)):
+        what = "beyond all numbers" if isinf(number) else "not a whole number"
+        raise UserError(f"{value!r} is {what}", flag, "write it as 8192, 8k or 4e6")
     return str(int(number)) if number == int(number) else repr(number)

@@ -29,6 +29,7 @@ from scalewright.data.tokenizer import read_tokenizer
 from scalewright.data.word_encoder import WordEncoder
 from scalewright.spec.common.formatting import metric
 from scalewright.spec.common.heartbeat import Heartbeat
+from scalewright.spec.common.own_imports import own_imports
 from scalewright.spec.errors import RunError
 
 _SMALL = 6 << 20  # bytes of text; less is done before other processes have started
@@ -72,7 +73,8 @@ def _in_processes(
     todo = iter(pieces)
     reported = 0
     try:
-        running: set[Future[dict[str, object]]] = {pool.submit(_work, piece) for piece in islice(todo, 2 * count)}
+        with own_imports():  # all of them are started here
+            running: set[Future[dict[str, object]]] = {pool.submit(_work, piece) for piece in islice(todo, 2 * count)}
         while running:
             done, running = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
             total = int(read.value)

@@ -14,6 +14,7 @@ from multiprocessing import current_process
 from types import FrameType
 
 from scalewright.launch.stop import STOP_SIGNALS
+from scalewright.spec.common.own_imports import take_back
 
 WORKER = "scalewright-rank"  # how run_local's processes are named
 
@@ -58,3 +59,4 @@ def can_answer() -> None:
 
 if is_forked():
     outlive_signals()
+    take_back()

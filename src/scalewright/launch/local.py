@@ -38,6 +38,7 @@ from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import use_loopback
 from scalewright.launch.stop import EARLY, STOP_SIGNALS, stop_signals
 from scalewright.spec.common.files import scratch_folder
+from scalewright.spec.common.own_imports import own_imports
 from scalewright.spec.errors import RunError, Stopped, UserError
 
 GRACE_SECONDS = 1.0  # between asking the survivors of a dead worker to leave and killing them
@@ -158,9 +159,10 @@ def prepare_workers(preload: Sequence[str]) -> None:
 
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
-            resource_tracker.ensure_running()  # which ends with some of them unblocked
-            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-            forkserver.ensure_running()
+            with own_imports():
+                resource_tracker.ensure_running()  # which ends with some of them unblocked
+                signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+                forkserver.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if server := forkserver._forkserver._forkserver_pid:  # type: ignore[attr-defined]

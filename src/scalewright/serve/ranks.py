@@ -37,6 +37,7 @@ from scalewright.parallel.tensor import apply_tensor, cut_parameters
 from scalewright.serve.compute import Compute
 from scalewright.serve.load import Loaded, check_model, load_for_generation
 from scalewright.serve.pages import Piece
+from scalewright.spec.common.own_imports import own_imports
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
@@ -173,8 +174,9 @@ def spread(
     spawn = multiprocessing.get_context("spawn")
     arguments = (tp, rendezvous, source, device, dtype, trust_code, verify)
     workers = [spawn.Process(target=_work, args=(rank, *arguments), daemon=True) for rank in range(1, tp)]
-    for worker in workers:
-        worker.start()
+    with own_imports():
+        for worker in workers:
+            worker.start()
     loaded, mesh, group = _join(0, *arguments)
     assert isinstance(loaded.model, Decoder)
     heads = max(1, loaded.model.spec.kv_heads // tp)

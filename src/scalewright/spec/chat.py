@@ -24,6 +24,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from scalewright.spec.common.own_imports import own_imports
 from scalewright.spec.common.untrusted import inside, read_bytes
 from scalewright.spec.ends import CONFIG, json_object, token_name
 from scalewright.spec.errors import UserError
@@ -114,7 +115,8 @@ def render_apart(template: str, chats: Sequence[tuple[Chat, bool]], tokens: Mapp
     request = json.dumps({"template": template, "chats": chats, "tokens": tokens})
     command = [sys.executable, "-m", "scalewright.spec.chat"]
     try:
-        done = subprocess.run(command, input=request, capture_output=True, text=True, timeout=SECONDS, check=False)
+        with own_imports():
+            done = subprocess.run(command, input=request, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         what = f"the chat template takes more than {SECONDS} s"
         raise UserError(what, "", "take that of its family") from None

@@ -12,6 +12,7 @@ already, so that new ranks cost tenths of a second.
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -185,7 +186,7 @@ class LocalRanks:
         with suppress(OSError, UnicodeDecodeError):
             text = file.read_text(encoding="utf-8").strip()
             file.unlink()
-        ranks = self.most if not text else int(text) if text.isdigit() else 0
+        ranks = self.most if not text else int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
         if not 1 <= ranks <= self.most:
             self._say(f"{DEVICES_FILE} says {text[:20]!r}: write 1 to {self.most}, or nothing for all")
             return None

@@ -7,6 +7,7 @@ a CPU it is measured, since some have AMX and others are three times slower in b
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,8 +83,9 @@ def earlier_peak(folder: Path, precision: str, world: int) -> Peak | None:
     for event in reversed(read_jsonl(folder / "events.jsonl")):
         if event.get("peak_too_low"):
             return None
-        if event.get("peak_flops") and (event.get("precision"), event.get("world")) == (precision, world):
+        flops, alike = event.get("peak_flops"), (event.get("precision"), event.get("world")) == (precision, world)
+        if alike and isinstance(flops, (int, float)) and 0 < flops < math.inf:  # and nothing that damage left there
             usual = {"source": "measured", "device": "", "how": ""}
             texts = {key: str(event.get(f"peak_{key}", text)) for key, text in usual.items()}
-            return Peak(float(event["peak_flops"]), **texts)
+            return Peak(float(flops), **texts)
     return None

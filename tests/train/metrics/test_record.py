@@ -6,6 +6,8 @@ import json
 import threading
 from typing import Any
 
+import pytest
+
 from runs import events, merge, rows, run, run_data
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -81,6 +83,14 @@ def test_a_measured_peak_that_a_step_surpasses_gives_no_mfu(tmp_path):
     (note,) = events(tmp_path, "note")
     assert "the machine must have been busy" in note["message"]
     assert earlier_peak(tmp_path, "fp32", 1) is None, "a resume measures again"
+
+
+@pytest.mark.parametrize(("flops", "taken"), [(2e8, 2e8), ("2e8", None), (1e400, None), (-1, None), ([], None)])
+def test_a_peak_that_is_no_number_is_none(tmp_path, flops, taken):
+    event = {"kind": "start", "peak_flops": flops, "precision": "fp32", "world": 1}
+    (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
+    peak = earlier_peak(tmp_path, "fp32", 1)
+    assert (peak and peak.flops) == taken
 
 
 def test_an_event_of_another_thread_reaches_callbacks_from_the_trainings_own(tmp_path):

@@ -152,3 +152,29 @@ def test_what_a_start_comes_after(tmp_path: Path) -> None:
     assert not went_back(tmp_path)
     write(tmp_path, fault(), RESUME, {"kind": "stop"})
     assert find_recovery(tmp_path) is None
+
+
+def test_lines_that_damage_changed_are_no_events(tmp_path: Path) -> None:
+    odd = [
+        {"kind": "fault", "failure": "x"},
+        {"kind": "resume", "step": "4", "time": 2.0},
+        {"kind": "fault", "failure": "x", "time": None},
+        {"kind": "fault", "failure": "x", "time": 3.0, "step": 1e400},
+    ]
+    write(tmp_path, *odd, RESUME, fault(), *odd)
+    note_silent_end(tmp_path)
+    recovery = find_recovery(tmp_path)
+    assert recovery is not None
+    assert recovery.begun == 5.0
+    assert decide(tmp_path) == ""
+
+
+@pytest.mark.parametrize("aside", ["../../mine.txt", ".mine", "step-00000010./../../mine.txt", 7])
+def test_a_line_names_no_file_elsewhere(tmp_path: Path, aside: object) -> None:
+    run = tmp_path / "run"
+    (tmp_path / "mine.txt").write_text("mine")
+    write(run, BACK | {"aside": aside}, *[RESUME, fault()] * 4, saves=(5,))
+    with pytest.raises(GaveUpError):
+        decide(run)
+    assert (tmp_path / "mine.txt").exists()
+    assert there(run) == ["step-00000005"]

@@ -24,7 +24,7 @@ def chaos(
             "Of kill, launcher, node, stop, memory, nan, preempt, damage, disk, storage, network, slow; default: all."
         ),
     ] = None,
-    steps: Annotated[int | None, flag("Of each run; default: the file's, at most 60.", min=2)] = None,
+    steps: Annotated[int | None, flag("Of each run; default: the file's, at most 60.", min=3)] = None,
     out: Annotated[Path | None, option("FILE", "A page: the faults in time, recoveries, what was lost.")] = None,
     keep: Annotated[Path | None, option("DIR", "Keep the runs there.")] = None,
     force: Force = False,

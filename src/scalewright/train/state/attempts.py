@@ -13,6 +13,7 @@ events.jsonl, so that it outlives every process: torchrun's agents, a requeued j
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalewright.checkpoint.format import committed, free_name
+from scalewright.checkpoint.format import STEP_FOLDER, committed, free_name
 from scalewright.launch.deaths import likeness
 from scalewright.spec.common.formatting import counted
 from scalewright.spec.common.jsonl import read_jsonl
@@ -49,6 +50,16 @@ class Verdict:
     stop: str = ""  # why it is over
 
 
+def _read_events(folder: Path) -> list[dict[str, Any]]:
+    """A run's events, but for those that damage left with something else in a number's place."""
+    rows = read_jsonl(folder / "events.jsonl")
+    return [row for row in rows if all(_is_number(row.get(key, 0)) for key in ("time", "step", "detect_s"))]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
 def judge(events: Sequence[Event]) -> Verdict:
     """The verdict on the failures since the run last ended by itself, or was given up."""
     failures: list[tuple[str, int]] = []  # newest first
@@ -72,7 +83,7 @@ def judge(events: Sequence[Event]) -> Verdict:
 def decide(folder: Path, error: RunError | None = None) -> str:
     """Acts on the verdict: a line where a checkpoint was set aside, else ''. Raises GaveUpError. Rank 0, or who started
     local ranks, calls it before the next start; `error`: the newest failure."""
-    events = read_jsonl(folder / "events.jsonl")
+    events = _read_events(folder)
     verdict = judge(events)
     reason = next((event.get("message", "") for event in reversed(events) if event.get("kind") == "fault"), "")
     reason = str(error or reason)
@@ -100,18 +111,18 @@ def _set_newest_aside(folder: Path, events: Sequence[Event]) -> str:
 
 def went_back(folder: Path) -> bool:
     """Whether this start goes on behind a checkpoint that was set aside: a copy elsewhere is no newer one."""
-    kinds = [event.get("kind") for event in read_jsonl(folder / "events.jsonl")]
+    kinds = [event.get("kind") for event in _read_events(folder)]
     return next((kind for kind in reversed(kinds) if kind in (*STARTS, "back")), "") == "back"
 
 
 def _bring_back(folder: Path, events: Sequence[Event]) -> None:
     """Gives a checkpoint that was set aside for nothing its name again, if no later save has it."""
     for event in (event for event in events if event.get("kind") == "back"):
-        aside = folder / "checkpoints" / str(event.get("aside"))
-        whole = aside.with_name(aside.name.partition(".")[0])
-        with suppress(OSError):
-            if not whole.exists():
-                aside.rename(whole)
+        name, root = str(event.get("aside")), folder / "checkpoints"
+        step = name.partition(".")[0]
+        if Path(name).name == name and STEP_FOLDER.match(step) and not (root / step).exists():  # a line is anybody's
+            with suppress(OSError):
+                (root / name).rename(root / step)
 
 
 def note_failure(folder: Path, error: Exception, **fields: Any) -> None:
@@ -130,7 +141,7 @@ def note_failure(folder: Path, error: Exception, **fields: Any) -> None:
 
 def note_silent_end(folder: Path) -> None:
     """The failure of a life that nobody noted: rank 0 and what started it were killed, or their node was."""
-    last = [event for event in read_jsonl(folder / "events.jsonl") if event.get("kind") in (*STARTS, *ENDS, "fault")]
+    last = [event for event in _read_events(folder) if event.get("kind") in (*STARTS, *ENDS, "fault")]
     lives = [place for place, event in enumerate(last) if event["kind"] in STARTS]
     if not lives or any("failure" in event or event["kind"] in ENDS for event in last[lives[-1] :]):
         return
@@ -186,8 +197,8 @@ class Recovery:
 
 def find_recovery(folder: Path) -> Recovery | None:
     """The failure that this start comes after; None where the run ended otherwise, or never began."""
-    events = read_jsonl(folder / "events.jsonl")
-    place = next((n for n in range(len(events) - 1, -1, -1) if "failure" in events[n]), None)
+    events = _read_events(folder)
+    place = next((n for n in range(len(events) - 1, -1, -1) if {"failure", "time"} <= events[n].keys()), None)
     if place is None or any(event.get("kind") in (*STARTS, *ENDS) for event in events[place:]):
         return None
     was = next((event.get("world") for event in reversed(events) if event.get("kind") in STARTS), None)
