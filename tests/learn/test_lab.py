@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import scalewright as sw
+from scalewright.answers import Answer
 from scalewright.cli import build_app
 from scalewright.learn.explain.entries import fold, names
 from scalewright.learn.lab import answer as answers
@@ -163,8 +164,8 @@ def test_a_page_and_its_words(tmp_path: Path, call_cli: Any) -> None:
     assert text.count("<path") == 2
     assert "x&lt;y" in text
     assert 'title="it: 3 s at 10 B"' in text
-    shown = sw.answers.Answer(keys).text(everything=True)
-    for words in ("holds: 1 of 1", "rank 0 | FFF", "x<y", "on a thousand GPUs", "10%: noise"):
+    shown = Answer(keys).text(everything=True)
+    for words in ("holds: 1 of 1", "rank 0 | FFF", "x<y", "on a thousand GPUs", "10.0%: noise"):
         assert words in shown
     (tmp_path / "lab.json").write_text(json.dumps(keys))
     assert call_cli("report", str(tmp_path / "lab.json"), "--force").code == 0

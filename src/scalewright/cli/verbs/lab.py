@@ -51,6 +51,7 @@ def lab(
         _check(name, check, json)
         return
     from scalewright.api import lab as run
+    from scalewright.report.present import show_answer
 
     if out is not None:
         from scalewright.report.page import check_page
@@ -60,7 +61,7 @@ def lab(
         check_page(out, force)
     with only_answer(json), working("lab") as tell:
         answer = run(name, short=short, seed=seed, out=out, force=force, tell=tell)
-    print_json(answer) if json else show(answer.shown())
+    print_json(answer) if json else show(show_answer(answer))
     if answer["verdict"] == "differs":
         raise typer.Exit(1)
 

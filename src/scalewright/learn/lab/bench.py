@@ -12,16 +12,17 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scalewright.spec.common.files import write_whole
 from scalewright.spec.common.jsonl import read_jsonl
 
 PRELOAD = ("torch", "torch.distributed", "scalewright.parallel.mesh")
+K = TypeVar("K")
 LOOK_S = 0.4  # that others' work is watched for
 VOCABULARY = 512
 TRAINER: dict[str, Any] = {
@@ -41,7 +42,7 @@ class Trained:
 
     def seconds(self, skip: int = 2) -> float:
         """The median of the steps, without the first ones."""
-        return statistics.median(row["step_time_s"] for row in self.rows[skip:])
+        return float(statistics.median(row["step_time_s"] for row in self.rows[skip:]))
 
     @property
     def held(self) -> Mapping[str, float]:
@@ -92,24 +93,30 @@ class Bench:
         self.busy = max(self.busy, kept["busy"])
         return kept["answer"]
 
+    def each(self, keys: Iterable[K], work: Callable[[K], Any], *, timed: bool = False) -> dict[K, Any]:
+        """A part, `timed` or not, for each key."""
+
+        def measure(key: K) -> Any:
+            name = ", ".join(map(str, key)) if isinstance(key, tuple) else str(key)
+            return (self.timed if timed else self.part)(name, lambda: work(key))
+
+        return {key: measure(key) for key in keys}
+
     def ranks(self, target: Callable[..., Any], world: int, *arguments: Any) -> Any:
         """The first process's answer of `target(context, *arguments)`, a top-level function, one thread in each."""
         from scalewright.launch.local import run_local
 
         return run_local(target, arguments, world, preload=PRELOAD, threads=1, import_main=False)
 
-    def run(self, name: str, changes: Mapping[str, Any], keep: bool = False) -> Trained:
-        """A training run on Shakespeare, of TRAINER with changes two levels deep; `keep`: with a checkpoint."""
+    def run(self, name: str, changes: Mapping[str, Any], on_step: Callable[[Any], None] | None = None) -> Trained:
+        """A training run on Shakespeare, of TRAINER with changes two levels deep; one of the same name goes on."""
         from scalewright.train.run import train
 
         keys: dict[str, Any] = {**TRAINER, "data": {"train": str(self.data), "seq_len": 64}, "name": name}
         for key, value in changes.items():
             keys[key] = {**keys.get(key, {}), **value} if isinstance(value, Mapping) else value
         folder = self.work / "runs" / name
-        keys["out_dir"] = str(folder)
-        if keep:
-            keys["checkpoint"] = {**keys["checkpoint"], "at_end": True}
-        train(keys, quiet=True, simulate=True)
+        train({**keys, "out_dir": str(folder)}, quiet=True, simulate=True, on_step=on_step)
         rows = [row for row in read_jsonl(folder / "metrics.jsonl") if row.get("kind", "train") == "train"]
         return Trained(rows, read_jsonl(folder / "events.jsonl"), folder)
 

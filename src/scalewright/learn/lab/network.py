@@ -22,7 +22,7 @@ class Bytes:
         generator = torch.Generator().manual_seed(seed)
 
         def draw(*shape: int) -> Tensor:
-            return (torch.randn(shape, generator=generator) * shape[0] ** -0.5).requires_grad_()
+            return torch.mul(torch.randn(shape, generator=generator), shape[0] ** -0.5).requires_grad_()
 
         self.embedding = (torch.randn(VOCABULARY, width // BEFORE, generator=generator)).requires_grad_()
         self.blocks = [draw(width, width) for _ in range(layers)]

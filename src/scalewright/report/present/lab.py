@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scalewright.report.present.blocks import Bar, Bars, Block, Line, Note, Shown, Table, Text, Tone
@@ -32,7 +32,7 @@ def _head(answer: Mapping[str, Any]) -> Iterator[Line]:
 def _blocks(answer: Mapping[str, Any]) -> Iterator[Block]:
     yield beside(answer)
     for picture in answer["pictures"]:
-        yield {"bars": _bars, "table": _table, "curves": _curves, "lanes": _lanes}[picture["kind"]](picture)
+        yield DRAWN[picture["kind"]](picture)
     yield Note("change, and try", answer["change"])
     yield Note("on a thousand GPUs", [answer["at_scale"]])
     check = f"scalewright lab {answer['lab']} --check ANSWER"
@@ -97,6 +97,11 @@ def _lanes(picture: Mapping[str, Any]) -> Text:
                 letters[place] = piece["words"][0].upper()
         rows.append(f"{row['name']} | {''.join(letters)}")
     return Text(f"{picture['title']}, {picture['length']}", "\n".join(rows))
+
+
+DRAWN: dict[str, Callable[[Mapping[str, Any]], Block]] = {
+    "bars": _bars, "table": _table, "curves": _curves, "lanes": _lanes,
+}  # fmt: skip
 
 
 def show_labs(answer: Mapping[str, Any]) -> Iterator[str]:

@@ -89,7 +89,8 @@ def _count(length: int, seed: int) -> dict[str, Any]:
 
     drawn = np.random.default_rng(seed).standard_normal((3, length, HEAD), dtype=np.float32)
     q, k, v = drawn
-    exact = torch.nn.functional.scaled_dot_product_attention(*(torch.from_numpy(x)[None] for x in drawn))[0].numpy()
+    heads = [torch.from_numpy(x)[None] for x in drawn]
+    exact = torch.nn.functional.scaled_dot_product_attention(heads[0], heads[1], heads[2])[0].numpy()
     plain, tiles = SlowMemory(), SlowMemory()
     outputs = (materialised(q, k, v, plain), tiled(q, k, v, tiles))
     difference = max(float(np.abs(out - exact).max()) for out in outputs)

@@ -65,7 +65,9 @@ def _squares(bench: Bench, draws: int) -> dict[int, float]:
     for size in BATCHES:
         total, rounds = 0.0, max(8, draws * BATCHES[0] // size) if size > 128 else draws
         for _ in range(rounds):
-            network.loss(bench.text, torch.randint(8, len(bench.text) - 1, (size,), generator=generator)).backward()
+            torch.autograd.backward(
+                network.loss(bench.text, torch.randint(8, len(bench.text) - 1, (size,), generator=generator))
+            )
             total += float(network.gradient().double().square().sum())
         means[size] = total / rounds
     return means
@@ -78,8 +80,8 @@ def _accumulated(bench: Bench) -> dict[str, Any]:
 
     network = Bytes(WIDTH, LAYERS, bench.seed)
     places = torch.arange(8, 8 + 64 * 11, 11)
-    network.loss(bench.text, places).backward()
+    torch.autograd.backward(network.loss(bench.text, places))
     whole = network.gradient()
     for part in places.chunk(MICRO):
-        (network.loss(bench.text, part) / MICRO).backward()
+        (torch.autograd.backward(network.loss(bench.text, part) / MICRO))
     return {"difference": float((network.gradient() - whole).abs().max() / whole.abs().max())}

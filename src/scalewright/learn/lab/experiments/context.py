@@ -28,7 +28,7 @@ WIDE = 8  # ranks of the picture of shares
 def run(bench: Bench) -> Outcome:
     """Bytes of each kind by a real step; shares of the mask by counting queries and keys."""
     kinds = KINDS[:1] if bench.short else KINDS
-    sent = {kind: bench.part(kind, lambda kind=kind: _measure(bench, kind)) for kind in kinds}
+    sent = bench.each(kinds, lambda kind: _measure(bench, kind))
     model = TRAINER["model"]
     numbers = {
         kind: model["num_hidden_layers"] * context_volume(1, TOKENS, model["hidden_size"], RANKS, kind)

@@ -27,10 +27,7 @@ def run(bench: Bench) -> Outcome:
     """One data-parallel run and islands with growing H: bytes a step, and losses."""
     steps, rounds = (16, (4,)) if bench.short else (160, (4, 16, 40))
     plain = bench.part("data parallel", lambda: _measure(bench, steps, None))
-    islands = {
-        every: bench.part(f"islands, H = {every}", lambda every=every: _measure(bench, steps, every))
-        for every in rounds
-    }
+    islands = bench.each(rounds, lambda every: _measure(bench, steps, every))
     psi = plain["held"] / FP32
     values = [
         Value("data parallel: sent in a step", plain["sent"], ring_volume("all_reduce", psi, RANKS) * FP32, "B",

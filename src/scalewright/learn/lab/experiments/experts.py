@@ -30,9 +30,7 @@ def run(bench: Bench) -> Outcome:
     """Bytes of a step without a capacity; shares dropped at several, beside random routing's."""
     factors = FACTORS[:1] if bench.short else FACTORS
     free = bench.part("all tokens taken", lambda: _measure(bench, None))
-    full = {
-        factor: bench.part(f"capacity {factor}", lambda factor=factor: _measure(bench, factor)) for factor in factors
-    }
+    full = bench.each(factors, lambda factor: _measure(bench, factor))
     model = TRAINER["model"]
     numbers = model["num_hidden_layers"] * expert_volume(1, TOKENS, model["hidden_size"], MIXTURE["top_k"])
     chance = {factor: random_drops(factor, bench.seed) for factor in FACTORS}

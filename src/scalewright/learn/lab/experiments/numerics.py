@@ -8,6 +8,7 @@ sum of n                   error <= (n - 1) epsilon / 2     one after the other;
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from scalewright.learn.lab.bench import Bench
@@ -45,7 +46,7 @@ def run(bench: Bench) -> Outcome:
         Curve("become inf", list(zip(SCALES, cast["inf"], strict=True))),
         Curve("below half of the smallest number", list(zip(SCALES, cast["below"], strict=True)), expected=True),
     ]
-    rows = [[name, f.bits, f"{f.largest:.3g}", f"{f.smallest_normal:.2g}", f"{f.epsilon:.2g}",
+    rows: list[Sequence[str | int]] = [[name, f.bits, f"{f.largest:.3g}", f"{f.smallest_normal:.2g}", f"{f.epsilon:.2g}",
              share(cast["lost"][name])]
             for name, f in FORMATS.items() if name in cast["lost"]]  # fmt: skip
     heads = ["format", "bits", "largest", "smallest normal", "epsilon", "gradients lost, unscaled"]
@@ -66,7 +67,7 @@ def _gradients(text: bytes, seed: int) -> dict[str, Any]:
     from scalewright.learn.lab.network import Bytes
 
     network = Bytes(WIDTH, LAYERS, seed)
-    network.loss(text[: TOKENS + 1], torch.arange(TOKENS)).backward()
+    torch.autograd.backward(network.loss(text[: TOKENS + 1], torch.arange(TOKENS)))
     gradient = network.gradient().double()
     gradient = gradient[gradient != 0]
     size, half = gradient.numel(), FORMATS["fp16"].smallest / 2

@@ -26,7 +26,7 @@ AXES = {"data": "dp", "tensor": "tp", "pipeline": "pp"}
 def run(bench: Bench) -> Outcome:
     """The same model and batch, cut in three ways."""
     steps = 6 if bench.short else 12
-    seen = {name: bench.timed(name, lambda name=name: _measure(bench, name, steps)) for name in LAYOUTS}
+    seen = bench.each(LAYOUTS, lambda name: _measure(bench, name, steps), timed=True)
     model = TRAINER["model"]
     hidden, layers = model["hidden_size"], model["num_hidden_layers"]
     weights, norms = seen["data"]["held"] / FP32, (2 * layers + 1) * hidden

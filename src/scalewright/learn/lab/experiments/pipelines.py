@@ -31,12 +31,8 @@ COLOURS = {"forward": 1, "backward": 2, "backward_input": 3, "backward_weight": 
 def run(bench: Bench) -> Outcome:
     """Schedules by micro-batches; of the largest number, the time lines of a step."""
     kinds, counts = (KINDS[1:2], COUNTS[:2]) if bench.short else (KINDS, COUNTS)
-    seen = {
-        (kind, count): bench.timed(f"{kind}, {count} micro-batches", lambda kind=kind, count=count: _measure(bench,
-                                                                                                             kind,
-                                                                                                             count))
-        for kind in kinds for count in counts
-    }  # fmt: skip
+    pairs = [(kind, count) for kind in kinds for count in counts]
+    seen = bench.each(pairs, lambda pair: _measure(bench, *pair), timed=True)
     most = counts[-1]
     values = [
         Value(
@@ -50,7 +46,9 @@ def run(bench: Bench) -> Outcome:
     lines.append(Curve("(p - 1) / (m + p - 1)", [(m, expected("1f1b", m)) for m in counts], expected=True))
     pictures = [curves("the bubble over micro-batches", "micro-batches", "bubble", lines, ("", "share"), log="x")]
     pictures += [picture for kind in kinds for picture in seen[kind, most]["lanes"]]
-    rows = [[kind, number, share(seen[kind, most]["bubble"]), share(expected(kind, most))] for kind, number in alive]
+    rows: list[Sequence[str | float]] = [
+        [kind, number, share(seen[kind, most]["bubble"]), share(expected(kind, most))] for kind, number in alive
+    ]
     heads = ["schedule", "micro-batches alive on rank 0", f"bubble at {most}", "expected"]
     return Outcome(values, [*pictures, table("what a schedule keeps for its bubble", heads, rows)])
 

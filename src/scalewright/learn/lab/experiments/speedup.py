@@ -29,10 +29,7 @@ def run(bench: Bench) -> Outcome:
     """The job on one process and on two, the same and scaled."""
     repeats = 3 if bench.short else 9
     names = {"one": (1, SHARED), "two": (2, SHARED), "two, twice the work": (2, 2 * SHARED)}
-    took = {
-        name: bench.timed(name, lambda world=world, shared=shared: bench.ranks(measure, world, shared, repeats))
-        for name, (world, shared) in names.items()
-    }  # fmt: skip
+    took = bench.each(names, lambda name: bench.ranks(measure, *names[name], repeats), timed=True)
     share = took["one"]["serial"] / took["one"]["all"]
     speedup = took["one"]["all"] / took["two"]["all"]
     alone = took["one"]["serial"] + 2 * (took["one"]["all"] - took["one"]["serial"])  # of the scaled job on one

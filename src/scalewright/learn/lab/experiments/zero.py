@@ -32,7 +32,7 @@ REPORT = "a step's report takes some tens of bytes more"
 def run(bench: Bench) -> Outcome:
     """Five layouts of the same four processes."""
     chosen = {name: LAYOUTS[name] for name in (("ZeRO-0", "ZeRO-3") if bench.short else LAYOUTS)}
-    seen = {name: bench.part(name, lambda name=name: _measure(bench, name)) for name in chosen}
+    seen = bench.each(chosen, lambda name: _measure(bench, name))
     psi = seen["ZeRO-0"]["held"]["parameters"] / FP32
     values = [value for name in chosen for value in _values(name, psi, seen[name])]
     kinds = ("parameters", "gradients", "optimizer")
