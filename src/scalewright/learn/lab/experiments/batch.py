@@ -65,9 +65,8 @@ def _squares(bench: Bench, draws: int) -> dict[int, float]:
     for size in BATCHES:
         total, rounds = 0.0, max(8, draws * BATCHES[0] // size) if size > 128 else draws
         for _ in range(rounds):
-            torch.autograd.backward(
-                network.loss(bench.text, torch.randint(8, len(bench.text) - 1, (size,), generator=generator))
-            )
+            places = torch.randint(8, len(bench.text) - 1, (size,), generator=generator)
+            torch.autograd.backward(network.loss(bench.text, places))
             total += float(network.gradient().double().square().sum())
         means[size] = total / rounds
     return means
@@ -83,5 +82,5 @@ def _accumulated(bench: Bench) -> dict[str, Any]:
     torch.autograd.backward(network.loss(bench.text, places))
     whole = network.gradient()
     for part in places.chunk(MICRO):
-        (torch.autograd.backward(network.loss(bench.text, part) / MICRO))
+        torch.autograd.backward(network.loss(bench.text, part) / MICRO)
     return {"difference": float((network.gradient() - whole).abs().max() / whole.abs().max())}

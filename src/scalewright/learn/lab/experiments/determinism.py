@@ -64,7 +64,7 @@ def _trainings(bench: Bench, steps: int) -> dict[str, float]:
         for _ in range(steps):
             places = torch.randint(8, len(bench.text) - 1, (32,), generator=generator)
             for part in places.chunk(parts):
-                (torch.autograd.backward(network.loss(bench.text, part) / parts))
+                torch.autograd.backward(network.loss(bench.text, part) / parts)
             with torch.no_grad():
                 for weight in network.weights:
                     assert weight.grad is not None

@@ -11,13 +11,13 @@ random, at many intervals.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from scalewright.learn.lab.bench import Bench
 from scalewright.learn.lab.outcome import Curve, Outcome, Value, curves, table
-from scalewright.plan.reliability import best_interval, renewal_goodput, young_interval
 from scalewright.spec.common.formatting import share, short_time
 
 SAVE_S, RESTART_S, MTBF_S = 30.0, 300.0, 3 * 3600.0
@@ -32,6 +32,8 @@ class EndedError(Exception):
 
 def run(bench: Bench) -> Outcome:
     """The killed run's bits and repeated steps, and goodput by interval, played and by Daly's formula."""
+    from scalewright.plan.reliability import best_interval, renewal_goodput, young_interval
+
     killed = bench.part("a run that is killed, and goes on", lambda: _killed(bench))
     young = young_interval(SAVE_S, MTBF_S)
     runs = 40 if bench.short else 400
@@ -78,10 +80,8 @@ def _killed(bench: Bench) -> dict[str, int]:
         if row["step"] == KILLED:
             raise EndedError
 
-    try:
+    with suppress(EndedError):
         bench.run("killed", changes, on_step=end)
-    except EndedError:
-        pass
     resumed = bench.run("killed", changes)
     folders = [find_checkpoint(run.folder) for run in (whole, resumed)]
     differ = sum(not row["equal"] for row in tensors(*folders))

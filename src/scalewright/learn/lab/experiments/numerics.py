@@ -46,7 +46,8 @@ def run(bench: Bench) -> Outcome:
         Curve("become inf", list(zip(SCALES, cast["inf"], strict=True))),
         Curve("below half of the smallest number", list(zip(SCALES, cast["below"], strict=True)), expected=True),
     ]
-    rows: list[Sequence[str | int]] = [[name, f.bits, f"{f.largest:.3g}", f"{f.smallest_normal:.2g}", f"{f.epsilon:.2g}",
+    rows: list[Sequence[str | int]]
+    rows = [[name, f.bits, f"{f.largest:.3g}", f"{f.smallest_normal:.2g}", f"{f.epsilon:.2g}",
              share(cast["lost"][name])]
             for name, f in FORMATS.items() if name in cast["lost"]]  # fmt: skip
     heads = ["format", "bits", "largest", "smallest normal", "epsilon", "gradients lost, unscaled"]

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scalewright.diagnose.pipeline_steps import Span, bubble, idealised, length, read
 from scalewright.learn.lab.bench import Bench
 from scalewright.learn.lab.outcome import Curve, Outcome, Value, curves, lanes, table
 from scalewright.spec.common.formatting import share, short_time
 from scalewright.spec.schedule import bubble_fraction, peak_activations, schedule
+
+if TYPE_CHECKING:
+    from scalewright.diagnose.pipeline_steps import Span
 
 RANKS, CHUNKS = 2, 2
 KINDS = ("gpipe", "1f1b", "interleaved", "zb-h1")
@@ -64,6 +66,8 @@ def expected(kind: str, count: int) -> float:
 
 
 def _measure(bench: Bench, kind: str, count: int) -> dict[str, Any]:
+    from scalewright.diagnose.pipeline_steps import bubble, idealised, length, read
+
     layout = {
         "devices": RANKS, "pp": RANKS, "schedule": kind, "micro_batch": 1, "global_batch": count, "zero_stage": 0,
         **({"virtual_stages": CHUNKS} if kind == "interleaved" else {}),
