@@ -68,17 +68,14 @@ def _measure(side: int, repeats: int) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    peak = 0.0
-    for size in SQUARES:
-        x = torch.randn(size, size)
-        peak = max(peak, matmul_flops(size, size, size) / clock(lambda x=x: x @ x, repeats))
+
+    def product(rows: int, depth: int) -> float:
+        """FLOP/s of [rows, depth] times [depth, rows]."""
+        a, b, out = torch.randn(rows, depth), torch.randn(depth, rows), torch.empty(rows, rows)
+        return matmul_flops(rows, depth, rows) / clock(lambda: torch.mm(a, b, out=out), repeats)
+
     source = torch.ones(COPY // 4)
     target = torch.empty_like(source)
     rate = 2.0 * COPY / clock(lambda: target.copy_(source), repeats)
-    reached = {}
-    for depth in DEPTHS:
-        a, b, out = torch.randn(side, depth), torch.randn(depth, side), torch.empty(side, side)
-        reached[depth] = matmul_flops(side, depth, side) / clock(
-            lambda a=a, b=b, out=out: torch.mm(a, b, out=out), repeats
-        )
-    return {"peak": peak, "rate": rate, "reached": reached}
+    peak = max(product(size, size) for size in SQUARES)
+    return {"peak": peak, "rate": rate, "reached": {depth: product(side, depth) for depth in DEPTHS}}
