@@ -20,7 +20,7 @@ BUDGET = {
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
     "chaos": 520,  # twelve kinds of faults, a run started again, its comparison; runs too short for one
     "checkpoint": 4_640,  # lint/: exports; boxes in few words; saves beside training; copies on other nodes (480)
-    "cli": 4_170,  # serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
+    "cli": 4_175,  # serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists; suffixes
     "data": 3_270,  # which fraction validates; names of mended files; tokens in a store; the words that made them
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
     "dry_run": 1_060,  # kinds of memory as a plan has them
@@ -29,7 +29,7 @@ BUDGET = {
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 710,  # every second of all attempts in ten parts, as stretches of time
     "inference": 2_200,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
-    "launch": 4_105,  # ranks that died, nodes that go; a Ctrl-C in the first lines; whose port; stages of DVC: 140
+    "launch": 4_130,  # ranks that died, nodes that go; a Ctrl-C in the first lines; whose port; stages of DVC: 140
     "learn": 1_440,  # explain/: a run's quantities by name, pictures; attention, numerics, speed-up, GPUs
     "machine": 1_650,  # words behind findings; rates that agree, and none on a loaded machine
     "model": 2_220,  # a start without torch's compiler

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from checkpoint.test_asynchronous import Training, contents
-from scalewright.checkpoint.memory import root_of, shared
+from scalewright.checkpoint.memory import root_of
 from scalewright.checkpoint.memory.courier import Server, reach
 from scalewright.checkpoint.memory.recall import Recalled, recall
 from scalewright.checkpoint.memory.tier import MemoryTier
@@ -22,11 +22,12 @@ from scalewright.checkpoint.read import CheckpointReader
 from scalewright.checkpoint.save import save
 from scalewright.checkpoint.verify import verify
 from scalewright.checkpoint.writer import receive, send
+from scalewright.launch.settings import memory_folder
 from scalewright.parallel.collectives import barrier
 from scalewright.parallel.mesh import Mesh
 from worlds import run_world
 
-pytestmark = pytest.mark.skipif(not shared().is_dir(), reason="keeps steps under /dev/shm")
+pytestmark = pytest.mark.skipif(not memory_folder().is_dir(), reason="keeps steps under /dev/shm")
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,10 @@ from forked import fork_cli
 from launch.test_elastic_agents import Nodes
 from runs import assert_same_bits, bits, end, events, run, run_data, steps_done, wait_for, weights, write_run
 from scalewright.checkpoint.format import committed
-from scalewright.checkpoint.memory import root_of, shared
+from scalewright.checkpoint.memory import root_of
+from scalewright.launch.settings import memory_folder
 
-pytestmark = pytest.mark.skipif(not shared().is_dir(), reason="keeps steps under /dev/shm")
+pytestmark = pytest.mark.skipif(not memory_folder().is_dir(), reason="keeps steps under /dev/shm")
 ADAMW = {"name": "adamw", "lr": 1e-3}
 
 

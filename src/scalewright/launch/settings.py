@@ -132,3 +132,13 @@ def cache_folder() -> Path:
         return Path(given) if given else Path(caches or "~/.cache").expanduser() / "scalewright"
     except RuntimeError:
         raise UserError("this user has no home folder", "HOME", "set HOME, or SCALEWRIGHT_CACHE to a folder") from None
+
+
+def memory_folder() -> Path:
+    """The node's file system in memory, for the newest steps of runs: SCALEWRIGHT_MEMORY, else /dev/shm."""
+    return Path(os.environ.get("SCALEWRIGHT_MEMORY") or "/dev/shm")
+
+
+def gloo_interfaces() -> list[str]:
+    """The network interfaces that Gloo was told to use (GLOO_SOCKET_IFNAME); none: any."""
+    return [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scalewright.checkpoint.memory import shared
 from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
+from scalewright.launch.settings import memory_folder
 from scalewright.spec.compress import check_compress
 from scalewright.spec.diloco import check_diloco
 from scalewright.spec.errors import UserError
@@ -108,8 +108,8 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
 def _check_memory(run: RunSpec) -> None:
     """Raises UserError where steps can't be kept in memory, or a copy would have no other node to lie on."""
     kept, nodes = run.checkpoint, run.launch.nodes
-    if kept.memory_every and not shared().is_dir():
-        problem = f"steps are kept in memory under {shared()}, and this system has none"
+    if kept.memory_every and not memory_folder().is_dir():
+        problem = f"steps are kept in memory under {memory_folder()}, and this system has none"
         raise UserError(problem, "checkpoint.memory_every", "use memory_every: 0, and checkpoint.async: true")
     if kept.memory_buddy and not kept.memory_every:
         problem = "copies on another node are of steps that are kept in memory, and none are"

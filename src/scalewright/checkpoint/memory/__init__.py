@@ -14,14 +14,11 @@ import os
 from hashlib import sha256
 from pathlib import Path
 
+from scalewright.launch.settings import memory_folder
+
 PREFIX = "scalewright-memory"
-
-
-def shared() -> Path:
-    """The file system in memory."""
-    return Path(os.environ.get("SCALEWRIGHT_MEMORY") or "/dev/shm")
 
 
 def root_of(folder: Path) -> Path:
     """Where a run's steps lie in memory, by its folder."""
-    return shared() / f"{PREFIX}-{os.getuid()}-{sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
+    return memory_folder() / f"{PREFIX}-{os.getuid()}-{sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"

@@ -8,7 +8,6 @@ Two ranks are of one node where they have a host's name and a folder in memory i
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 from collections.abc import Mapping
@@ -17,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.checkpoint.background import Background
+from scalewright.launch.settings import gloo_interfaces
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
-
-INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 class Nodes:
@@ -111,8 +109,8 @@ def _addresses(port: int) -> list[list[Any]]:
 
     families = (socket.AF_INET,)
     of = {name: [e.address for e in entries if e.family in families] for name, entries in psutil.net_if_addrs().items()}
-    if chosen := os.environ.get(INTERFACE):
-        names = [name for name in of if name in chosen.split(",")]
+    if chosen := gloo_interfaces():
+        names = [name for name in of if name in chosen]
         return [[address, port] for name in names for address in of[name]]
     named: list[str] = []
     with suppress(OSError):

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.checkpoint.format import PARTIAL, StoredFile, step_folder
-from scalewright.checkpoint.memory import PREFIX, shared
+from scalewright.checkpoint.memory import PREFIX
 from scalewright.checkpoint.memory.courier import fetch_file, part_name, reach
 from scalewright.checkpoint.memory.tier import MemoryTier, make_private
 from scalewright.checkpoint.verify import check_file, finite_entry
 from scalewright.checkpoint.write import Written, commit
 from scalewright.checkpoint.writer import receive, send
+from scalewright.launch.settings import memory_folder
 from scalewright.parallel.collectives import gather_json
 from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import RunError
@@ -73,7 +74,7 @@ def recall(tier: MemoryTier, run_ids: Collection[str], after: int) -> Recalled |
 
 def _take_old_away(root: Path) -> None:
     """What other runs left here long ago."""
-    for left in shared().glob(f"{PREFIX}-{os.getuid()}-*"):
+    for left in memory_folder().glob(f"{PREFIX}-{os.getuid()}-*"):
         with suppress(OSError):
             if left != root and time.time() - max(p.stat().st_mtime for p in (left, *left.iterdir())) > OLD_S:
                 shutil.rmtree(left)
