@@ -36,6 +36,9 @@ POWER = {"powersgd": {"rank": 2}}
 RATE = 0.1
 SGD = {"name": "sgd", "lr": RATE, "weight_decay": 0.0, "clip_norm": 1.0}
 STEPS = 4
+# A master that is an ulp off may be published as the next bf16 number: from the second step on gradients are of other
+# weights, off by a part in 2^8 of few of them (worst seen: 5e-5 of a norm).
+PUBLISHED = 2.0**-8
 REGION = tuple[slice, ...]
 
 
@@ -163,7 +166,8 @@ def test_a_layout_is_one_process_that_does_the_same(layout: dict[str, Any], comp
     wanted = Simulated(data, compress).steps(STEPS)
     ranks = run_world(train_compressed, keys, data)
     for rank in ranks:
-        assert_steps(rank["steps"], wanted["steps"], 1e-5)
+        assert_steps(rank["steps"][:1], wanted["steps"][:1], 1e-5)
+        assert_steps(rank["steps"], wanted["steps"], PUBLISHED if keys["precision"] == "bf16" else 1e-5)
     # A gradient between two 16-bit numbers falls to either side: few of a tensor's do
     assert_weights(ranks, wanted["weights"], 1e-5, of_norm=isinstance(compress, str))
     plain = Simulated(data, {"powersgd": {"start_after": STEPS}}).steps(STEPS)
