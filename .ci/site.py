@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
-BACK = re.compile(r"^\[All pages\]\([./]*README\.md\).*\n+", re.MULTILINE)
+BACK = re.compile(r"^\[All pages\]\([./]*README\.md\)(?: · |\n+)", re.MULTILINE)
 COMMENT = re.compile(r"^<!--.*?-->\n| *<!--.*?-->", re.MULTILINE | re.DOTALL)
 DOCSTRINGS = re.compile(r"^<!-- docstrings:\s(.*?)\s-->$", re.MULTILINE | re.DOTALL)
 CSS = """
