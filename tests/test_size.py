@@ -19,7 +19,7 @@ BUDGET = {
     "bench": 700,
     "budget": 1_290,  # laws, fixed point with a plan, serving in money, rent or buy, ladders, fits, spare nodes
     "chaos": 520,  # twelve kinds of faults, a run started again, its comparison; runs too short for one
-    "checkpoint": 4_640,  # lint/: exports; boxes in few words; saves beside training; copies on other nodes (480)
+    "checkpoint": 4_650,  # lint/: exports; boxes in few words; saves beside training; copies on other nodes (480)
     "cli": 4_230,  # lab; serve, chat; engines beside trainers; budget, goodput, inference, explore; price lists
     "data": 3_270,  # which fraction validates; names of mended files; tokens in a store; the words that made them
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
