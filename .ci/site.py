@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
-BACK = re.compile(r"^\[All pages\]\([./]*README\.md\).*\n+", re.MULTILINE)
+BACK = re.compile(r"^\[All pages\]\([./]*README\.md\)(?: · |\n+)", re.MULTILINE)
 COMMENT = re.compile(r"^<!--.*?-->\n| *<!--.*?-->", re.MULTILINE | re.DOTALL)
 DOCSTRINGS = re.compile(r"^<!-- docstrings:\s(.*?)\s-->$", re.MULTILINE | re.DOTALL)
 CSS = """
 .md-typeset table:not([class]) { font-size: .72rem; }
 .md-typeset table:not([class]) td:first-child { min-width: 7rem; }
+.md-typeset table:not([class]) code { word-break: normal; }
 .md-grid { max-width: 68rem; }
 """
 

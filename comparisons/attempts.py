@@ -56,6 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=420.0)
     parser.add_argument("--class", dest="chosen", choices=CLASSES)
+    parser.add_argument("--first", type=int, default=0, help="begin with this one of the class")
     parser.add_argument("--again", action="store_true", help="those that failed")
     parser.add_argument("--number", type=int, help="this one of the class, and tell what it printed")
     parser.add_argument("--quick", action="store_true", help="two of each class")
@@ -97,7 +98,8 @@ def _wanted(name: str, options: argparse.Namespace) -> list[int]:
     done = {number: row for (of, number), row in _newest(options.state).items() if of == name}
     if options.again:
         return [number for number, row in done.items() if row["problem"]]
-    return [number for number in range(2 if options.quick else CLASSES[name][1]) if number not in done]
+    numbers = range(options.first, 2 if options.quick else CLASSES[name][1])
+    return [number for number in numbers if number not in done]
 
 
 def attempt(name: str, number: int, place: Place) -> dict[str, Any]:

@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "parallel": {"spec", "model"},
     "storage": {"spec", "launch"},
     "data": {"spec", "storage"},
-    "checkpoint": {"spec", "model", "parallel", "storage"},
+    "checkpoint": {"spec", "model", "parallel", "storage", "launch"},
     "launch": {"spec"},
     "track": {"spec", "machine"},
     "evaluate": {"spec", "model", "parallel", "checkpoint", "data"},

@@ -23,8 +23,9 @@ ENVIRONMENT = {"os.environ", "os.getenv", "os.putenv"}
 OWN_BYTES = {("train/hangs/position.py", "pickle.loads(dump(True, stacks, False))")}
 # Opcodes, in an interpreter that can't import or call: test_pickles.py, checkpoint/foreign/test_hostile.py
 OPCODES = {("spec/common/pickles.py", "pickle")}
-# Variables that are set for a library, in a process of ours, before it is imported
-WRITES = {"machine/ranks.py", "data/workers.py", "checkpoint/background.py"}
+# Variables that are set for a library, in a process of ours, before it is imported; or for Python, so that a process of
+# ours doesn't import from the working folder
+WRITES = {"machine/ranks.py", "data/workers.py", "checkpoint/background.py", "spec/common/own_imports.py"}
 
 
 def found_in(text: str, where: str) -> Iterator[str]:

@@ -51,7 +51,10 @@ def test_the_navigation_has_every_page_once() -> None:
     assert sorted(leaves(nav)) == sorted(PAGES)
     assert len(nav) == 8
     groups = {name: pages for tab in nav for part in leaves_of(tab) for name, pages in part.items()}
-    assert {name: len(pages) for name, pages in groups.items()} == {"Starting a run": 10, "Course": 5}
+    folders = {"Starting a run": "launch", "Course": "course"}
+    assert {name: len(pages) for name, pages in groups.items()} == {
+        name: 1 + len([*(DOCS / folder).glob("*.md")]) for name, folder in folders.items()
+    }
 
 
 def leaves_of(tab: dict[str, Any]) -> list[dict[str, Any]]:
@@ -69,7 +72,7 @@ def test_the_roles_link_pages_that_the_tasks_have() -> None:
 
 def test_a_page_of_the_site_is_plain() -> None:
     page = "# A\n\n[All pages](../README.md) · [B](b.md)\n\n<!-- run -->\n```sh\n<!-- x -->\n```\n**1** a <!-- y -->\n"
-    assert HOOKS["plain_page"](page, "c/a.md", "") == "# A\n\n```sh\n<!-- x -->\n```\n**1** a\n"
+    assert HOOKS["plain_page"](page, "c/a.md", "") == "# A\n\n[B](b.md)\n\n```sh\n<!-- x -->\n```\n**1** a\n"
     link = "[code](../../src/a.py) [b](../b.md#c) [w](https://w.org)\n"
     assert HOOKS["plain_page"](link, "c/a.md", "") == "code [b](../b.md#c) [w](https://w.org)\n"
     assert HOOKS["plain_page"](link, "c/a.md", "https://g/blob/x").startswith("[code](https://g/blob/x/src/a.py) [b]")

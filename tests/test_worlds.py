@@ -79,9 +79,8 @@ def test_a_failure_on_one_rank_is_the_tests(how: str, words: str) -> None:
     assert len(run_world(state, TWO)) == 2  # the next world is whole
 
 
-@pytest.mark.parametrize(
-    "end", [signal.SIGKILL, pytest.param(signal.SIGALRM, marks=pytest.mark.slow)], ids=["killed", "timeout"]
-)
+@pytest.mark.slow  # a pytest of its own; that ranks leave with whoever started them: tests/launch/test_local.py
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGALRM], ids=["killed", "timeout"])
 def test_no_process_outlives_a_session(end: signal.Signals, tmp_path: Path) -> None:
     """Neither ranks that hang nor the fork server, when pytest is killed or the test's time is over: ALRM."""
     session = subprocess.Popen(

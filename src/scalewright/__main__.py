@@ -12,7 +12,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from scalewright.launch.stop import EARLY, heard_signals, keep_exit_code, stop_signals
+from scalewright.launch.stop import EARLY, begin_anew, heard_signals, keep_exit_code, stop_signals
 from scalewright.spec.common import began
 from scalewright.spec.errors import Stopped
 
@@ -21,6 +21,7 @@ GO_ON = ("train", "sweep", "launch")
 
 def main() -> int:
     """Runs the command line of this process; returns its exit code."""
+    begin_anew()
     keep_exit_code()
     began.note()
     verb = next((word for word in sys.argv[1:] if not word.startswith("-")), "")

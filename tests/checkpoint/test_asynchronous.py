@@ -42,14 +42,14 @@ class Made:
 class Training:
     """Weights, one of them padded; states of two kinds, two names of one storage, buffers, a tensor of the rank."""
 
-    def __init__(self) -> None:
-        self.mesh: Mesh = one_rank()[0]
+    def __init__(self, mesh: Mesh | None = None, copies: tuple[str, ...] = ()) -> None:
+        self.mesh: Mesh = mesh or one_rank()[0]
         items = []
         shapes = {"a.weight": (5, 3), "b.weight": (4,), "none.weight": (0, 3)}
         for name, shape in shapes.items():
             padded = (6, 3) if name == "a.weight" else shape
             parameter = nn.Parameter(torch.randn(padded))
-            placement = Placement(TensorSpec(name, shape, "plain", 0), (0,), (), (), ())
+            placement = Placement(TensorSpec(name, shape, "plain", 0), (0,), (), (), copies)
             items.append(Weight(placement, parameter, parameter, ((0,) * len(shape), shape), 1))
         self.weights = Weights(items)
         self.bytes = torch.randint(0, 255, (6, 3), dtype=torch.uint8)

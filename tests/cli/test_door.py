@@ -40,6 +40,7 @@ def raising(error: BaseException) -> Any:
         (OSError(errno.ENOSPC, "No space left on device", "shard.bin"), 1, "error: the disk is full (shard.bin)"),
         (PermissionError(errno.EACCES, "denied", "/etc/x"), 2, "error: no permission (/etc/x)"),
         (RuntimeError("port: 1, code: -98, name: EADDRINUSE"), 2, "error: port 1 is taken (where the ranks meet): end"),
+        (FileNotFoundError(2, "No usable temporary directory found in ['/tmp']"), 2, "error: no folder for temporary"),
         (ModuleNotFoundError("no", name="torch.nn"), 2, "error: this command needs torch, which is not installed"),
     ],
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
 
@@ -28,3 +31,13 @@ def test_damage(script):
     assert all(kind["found"] == kind["tried"] for name, kind in data["damages"].items() if name != "extra")
     assert data["damages"]["extra"]["found"] == 0
     assert "went on from a whole checkpoint" in text.replace("\n", " ")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="attempts have mounts of their own")
+def test_attempts(script, tmp_path):
+    """Two of each class hold."""
+    data, text = script("attempts.py", "--quick", "--seconds", 800, "--state", tmp_path / "state.jsonl", timeout=890)
+    assert len(data["attempts"]) == 2 * text.count(" 2 / 2 | 2 / 2 |") == 14
+    assert [row for row in data["attempts"] if row["problem"]] == []

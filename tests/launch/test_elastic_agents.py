@@ -27,24 +27,30 @@ def free_port() -> int:
 class Nodes:
     """Agents on this machine, each as a node of one rank."""
 
-    def __init__(self, folder: Path, file: Path) -> None:
-        self.folder, self.file, self.port = folder, file, free_port()
+    def __init__(self, folder: Path, file: Path, nodes: str = "1:4") -> None:
+        self.folder, self.file, self.nodes, self.port = folder, file, nodes, free_port()
         self.agents: list[subprocess.Popen[str]] = []
 
-    def add(self) -> None:
+    def add(self, **environ: str) -> None:
         """Starts one more."""
         endpoint = f"127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "scalewright.launch.agent", "--nnodes", "1:4", "--nproc-per-node", "1"]
+        command = [sys.executable, "-m", "scalewright.launch.agent", "--nnodes", self.nodes, "--nproc-per-node", "1"]
         command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "x", "--rdzv-conf", CONF]
         command += ["--local-addr", "127.0.0.1", "--max-restarts", "20", "-m", "scalewright", "train", str(self.file)]
         paths = f"{TESTS}{os.pathsep}{TESTS.parent / 'src'}"
-        environ = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environ = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | environ
         log = (self.folder / f"agent-{len(self.agents)}.log").open("w")
         with log:
             self.agents.append(
                 subprocess.Popen(command, cwd=self.folder, env=environ, stdin=subprocess.DEVNULL, stdout=log,
                                  stderr=log, text=True, start_new_session=True)
             )  # fmt: skip
+
+    @property
+    def meets(self) -> bool:
+        """Whether one of them holds the meeting."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def kill(self, number: int) -> None:
         """As a node that loses its power: the agent and its rank at once."""

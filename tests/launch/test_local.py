@@ -6,8 +6,10 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -431,3 +433,18 @@ def test_a_worker_that_is_interrupted_before_it_begins_is_a_stop() -> None:
     process.start()
     process.join(20)
     assert process.exitcode == 1  # a caller's own gets KeyboardInterrupt, as everywhere
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the fork server is Linux's")
+def test_a_long_folder_for_temporary_files_holds_no_socket(tmp_path, monkeypatch):
+    """Workflow managers set TMPDIR to paths of 100 characters and more; a socket's has 107 at most."""
+    (tmp_path / ("t" * 100)).mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / ("t" * 100)))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", None)
+    with local._short_names(), socket.socket(socket.AF_UNIX) as made:
+        made.bind(multiprocessing.connection.arbitrary_address("AF_UNIX"))
+    assert tempfile.gettempdir() == str(tmp_path / ("t" * 100))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path)[:40])
+    with local._short_names():
+        assert tempfile.gettempdir() == str(tmp_path)[:40]

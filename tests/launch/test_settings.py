@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from scalewright.launch import settings
+from scalewright.spec.errors import UserError
 
 LIMIT = """
 import resource
@@ -84,3 +85,13 @@ def test_expandable_segments_unless_the_user_chose(monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     settings.use_expandable_segments()
     assert "PYTORCH_ALLOC_CONF" not in os.environ
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="users of Unix")
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    """A container's user that /etc/passwd doesn't know."""
+    for name in ("HOME", "XDG_CACHE_HOME", "SCALEWRIGHT_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    with pytest.raises(UserError, match="SCALEWRIGHT_CACHE"):
+        settings.cache_folder()

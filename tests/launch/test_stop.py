@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from scalewright.launch.starters import attempt_facts
-from scalewright.launch.stop import STOP_SIGNALS, heard_signals, run_with_signals, save_at
+from scalewright.launch.stop import STOP_SIGNALS, begin_anew, heard_signals, run_with_signals, save_at
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
 
@@ -116,3 +116,18 @@ def test_an_end_of_python_that_hangs_is_bounded() -> None:
     """Signals are ignored there: it would need a SIGKILL."""
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=50)
     assert done.returncode == -signal.SIGALRM, done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+def test_what_a_starter_left_of_signals_is_taken_back() -> None:
+    """Supervisors that ignore the ends of children, or block signals in the thread that starts a process."""
+    before, mask = signal.signal(signal.SIGCHLD, signal.SIG_IGN), signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    fails = [sys.executable, "-S", "-c", "raise SystemExit(3)"]
+    try:
+        assert run_with_signals(fails) == 0
+        begin_anew()
+        assert run_with_signals(fails) == 3
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & set(STOP_SIGNALS)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -120,6 +120,16 @@ def test_a_home_that_cannot_be_written_to_is_no_reason_to_fail(tmp_path: Path, c
     assert cpu_timings(1, folder=tmp_path / "file" / "below") == some()
 
 
+def test_a_user_without_a_home_has_no_timings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's user that /etc/passwd doesn't know, without HOME."""
+
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert module.known_timings() is None
+
+
 def test_a_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PRECISIONS", ("nonsense",))
     with pytest.raises(RunError, match=r"process 0: .*nonsense"):

@@ -20,11 +20,12 @@ from typing import Any
 
 import psutil
 
-from harness.attempts.place import LIMIT_S, Place
+from harness.attempts.place import LIMIT_S, Place, below
 from runs import steps_done
 from scalewright.checkpoint.memory import root_of
 
 TRAIN, BUSY, READS = "train run.yaml", (0, 2), (0, 2)  # another command had the folder; there was nothing yet
+WRITER = "checkpoint.writer"
 MEMORY, BESIDE, STORE = "checkpoint.memory_every=1", "checkpoint.async=true", "checkpoint.store=file://HERE/store"
 PREPARE = "prepare words.jsonl --out o --vocab-size 260 --workers 2"
 # first command, second, codes of each, whether `out` must then end with the control's bits
@@ -97,20 +98,11 @@ def begun(place: Place, folder: Path, file: str, *words: str, step: int = 3, pau
     return process
 
 
-def below(process: Any, name: str = "") -> list[psutil.Process]:
-    """Its descendants, of a name."""
-    with suppress(psutil.Error):
-        children = psutil.Process(process.pid).children(recursive=True)
-        return [child for child in children if name in " ".join(child.cmdline())]
-    return []
-
-
 def kill(process: Any, folder: Path) -> None:
     """All of it at once."""
-    for child in below(process):
+    for child in below():
         with suppress(psutil.Error):
             child.kill()
-    process.kill()
     process.wait(60)
 
 
@@ -118,11 +110,6 @@ def stop(process: Any, folder: Path) -> None:
     """Asked to leave."""
     process.send_signal(signal.SIGTERM)
     process.wait(LIMIT_S)
-
-
-def writers(process: Any) -> list[psutil.Process]:
-    """The processes that write its saves."""
-    return below(process, "checkpoint.writer")
 
 
 def pauses(processes: list[psutil.Process], seconds: float) -> None:
@@ -221,9 +208,9 @@ MOMENTS: list[tuple[str, str, Do, tuple[int, ...]]] = [
      lambda p, f: (kill(p, f), damage(list(memory(f).rglob("*.json")), cut)), (-9,)),
     ("memory: two ranks are killed, and one's part is missing", f"two.yaml {MEMORY}",
      lambda p, f: (kill(p, f), [part.unlink() for part in memory(f).rglob("part-00001.json")]), (-9,)),
-    ("beside: the writer is killed", f"run.yaml {BESIDE}", lambda p, f: [w.kill() for w in writers(p)], (0,)),
-    ("beside: the writer of one rank of two is killed", f"two.yaml {BESIDE}", lambda p, f: writers(p)[0].kill(), (0,)),
-    ("beside: the writer stands still", f"run.yaml {BESIDE}", lambda p, f: pauses(writers(p), 3), (0,)),
+    ("beside: the writer is killed", f"run.yaml {BESIDE}", lambda p, f: [w.kill() for w in below(WRITER)], (0,)),
+    ("beside: a writer of two is killed", f"two.yaml {BESIDE}", lambda p, f: below(WRITER)[0].kill(), (0,)),
+    ("beside: the writer stands still", f"run.yaml {BESIDE}", lambda p, f: pauses(below(WRITER), 3), (0,)),
     ("beside: all is killed", f"run.yaml {BESIDE}", kill, (-9,)),
     ("beside: two ranks, memory and a store; all is killed", f"two.yaml {BESIDE} {MEMORY} {STORE}", kill, (-9,)),
     ("beside: the same, and the disk is lost, and memory", f"two.yaml {BESIDE} {MEMORY} {STORE}",
@@ -240,7 +227,7 @@ MOMENTS: list[tuple[str, str, Do, tuple[int, ...]]] = [
     ("elastic: words in DEVICES that are no number", "two.yaml elastic=true", devices, (0,)),
     ("elastic: DEVICES is a folder, STOP a pipe", "two.yaml elastic=true", odd_files, (0, 75)),
     ("a laptop sleeps: two ranks stand still", f"two.yaml {BESIDE}",
-     lambda p, f: pauses([psutil.Process(p.pid), *below(p)], 5), (0,)),
+     lambda p, f: pauses(below(), 5), (0,)),
     ("200 signals within a second", "two.yaml", signals, (0, 75)), ("Ctrl-Z, fg, Ctrl-C", "run.yaml", ctrl_z, (0, 75)),
     ("the run file is damaged meanwhile", f"run.yaml {BESIDE}", edit, (0,)),
     ("tokens are copied over, with other times", "run.yaml",

@@ -15,7 +15,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -79,7 +78,6 @@ class Place:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), str(ROOT / "src")])
         self.root, self.made = root, root / "made"
-        self._kept: set[int] = set()
         (self.made / "marks").mkdir(parents=True)
         letters = random.Random(0)
         lines = (" ".join(letters.choices(["one", "two", "three", "four", "five"], k=30)) for _ in range(300))
@@ -90,7 +88,7 @@ class Place:
         self._must("train", "two.yaml", "out_dir=run-two")
         self._must("train", "run.yaml", "out_dir=run")
         self._must("train", "run.yaml", "out_dir=half", "--steps", "5")
-        self._kept = set(self._below())  # the fork server and its tracker
+        KEPT.update(process.pid for process in below())
         self.control = {name: ends(self.made / name) for name in ("run", "run-two")}
 
     def _must(self, *words: str) -> None:
@@ -170,22 +168,27 @@ class Place:
     def end_all(self) -> list[str]:
         """Commands of processes that are left after an attempt, once they had time to leave; they are killed."""
         limit = time.monotonic() + LEAVE_S
-        while (left := [pid for pid in self._below() if pid not in self._kept]) and time.monotonic() < limit:
+        while (left := below()) and time.monotonic() < limit:
             time.sleep(0.1)
         names = []
-        for pid in left:
-            with suppress(psutil.Error, ProcessLookupError):
-                names.append(" ".join(psutil.Process(pid).cmdline())[-120:])
-                os.kill(pid, signal.SIGKILL)
+        for process in left:
+            with suppress(psutil.Error):
+                names.append(" ".join(process.cmdline())[-120:])
+                process.kill()
         return names
 
-    def _below(self) -> list[int]:
-        alive = []
-        for child in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):
-                if child.status() != psutil.STATUS_ZOMBIE:
-                    alive.append(child.pid)
-        return alive
+
+KEPT: set[int] = set()  # the fork server and its tracker, which outlive attempts
+
+
+def below(name: str = "") -> list[psutil.Process]:
+    """The processes of the attempt under way, of a name; ranks are children of the server that all are forked from."""
+    alive = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if child.pid not in KEPT and child.status() != psutil.STATUS_ZOMBIE and name in " ".join(child.cmdline()):
+                alive.append(child)
+    return alive
 
 
 def ends(out: Path) -> dict[str, Any]:

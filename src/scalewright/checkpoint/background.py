@@ -1,4 +1,5 @@
-"""A rank's side of its writer process (writer.py): started once, given one job at a time, asked without waiting.
+"""A rank's side of its writer process (writer.py, memory/courier.py): started once, given one job at a time, asked
+without waiting.
 
     start ─► begin(job) ─► poll() ... None, None, answer ─► begin(job) ─► ... ─► close
 
@@ -22,9 +23,11 @@ from scalewright.spec.common.own_imports import own_imports
 
 
 class Background:
-    """The writer process of this rank. One rank, one thread."""
+    """The writer process of this rank, or another that takes jobs. One rank, one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "writer", listens: int | None = None) -> None:
+        """`listens`: the descriptor of a socket that each process of `module` inherits."""
+        self._module, self._listens = module, [] if listens is None else [listens]
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
         self.busy = False
@@ -40,11 +43,12 @@ class Background:
             return
         self.close()
         ours, theirs = socket.socketpair()
-        arguments = [str(theirs.fileno()), str(os.getpid())]
+        arguments = [*map(str, (theirs.fileno(), os.getpid(), *self._listens))]
         with theirs, own_imports():
             environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's library would start a thread for each core
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "scalewright.checkpoint.writer", *arguments], pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", f"scalewright.checkpoint.{self._module}", *arguments],
+                pass_fds=[theirs.fileno(), *self._listens],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environ, start_new_session=True,
             )  # fmt: skip
         self._link = ours

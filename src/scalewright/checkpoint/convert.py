@@ -97,7 +97,7 @@ def convert(
         return _to_huggingface(find_checkpoint(source), out, dtype or "float32", max_shard_bytes, verify, check)
     theirs = find_foreign(source)
     if theirs is None and not (source / "config.json").exists():
-        how = "give a folder with manifest.json or config.json, or one of another trainer (docs/checkpoints.md)"
+        how = "give a folder with manifest.json or config.json, or one of another trainer (docs/exports.md)"
         raise UserError("neither a checkpoint nor a Hugging Face folder", str(source), how)
     if dtype is not None:
         raise UserError("checkpoints are kept in float32", "--dtype", "leave it out")

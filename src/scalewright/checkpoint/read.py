@@ -6,7 +6,7 @@ rows 2..6      x      rows 0..4, rows 4..8  =  rows 2..4 of the first, rows 4..6
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -32,7 +32,8 @@ from scalewright.checkpoint.format import (
     read_manifest,
     read_state,
 )
-from scalewright.checkpoint.store.bring import fetch_part
+from scalewright.checkpoint.store.bring import ranges_of
+from scalewright.checkpoint.store.ranges import Ranges
 from scalewright.checkpoint.verify import check_file, check_size, finite_first, verify
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
@@ -48,11 +49,12 @@ Copies = list[tuple[StoredBox, list[int], list[int]]]  # stored box, where the p
 class CheckpointReader:
     """A finished checkpoint, open for reading; files are opened when a box of theirs is wanted."""
 
-    def __init__(self, folder: Path, verify_files: bool = True) -> None:
+    def __init__(self, folder: Path, verify_files: bool = True, fetch: Callable[[str], None] | None = None) -> None:
         """Reads manifest and state, which are always compared with COMMIT. `verify_files` compares each data file with
         its checksum when its first box is read; false where that has been done (`damage`), or a second reading would
-        cost too much. Raises UserError."""
-        self.folder, self._verify_files = folder, verify_files
+        cost too much. `fetch` has a file there, by name, before it is opened. Raises UserError."""
+        self.folder, self._verify_files, self._fetch = folder, verify_files, fetch
+        self._ranges: dict[str, Ranges | None] = {}
         self.manifest, self.state = read_manifest(folder), read_state(folder)
         self._files: dict[str, object] = {}  # the newest OPEN
         self._checked: set[str] = set()
@@ -114,8 +116,12 @@ class CheckpointReader:
         copies = self.copies(stored, (tuple(offsets), tuple(sizes)))
         if sum(prod(lengths) for _, _, lengths in copies) != prod(sizes):  # before memory is taken for it
             raise damaged(f"tensor '{name}' is not covered by the files", self.folder)
-        for part, _, _ in copies:
-            self._check(part.file)
+        for part, lows, lengths in copies:
+            if (ranges := self._in_store(part.file)) is not None:
+                first = lows[0] - part.offset[0] if lows else 0
+                ranges.want_rows(part.key or name, first, lengths[0] if lengths else 1)
+            else:
+                self._check(part.file)
         out = torch.empty(sizes, dtype=getattr(torch, stored.dtype))
         for part, lows, lengths in copies:
             region = _slices(lows, lengths, part.offset)
@@ -158,17 +164,25 @@ class CheckpointReader:
         """Raises UserError unless a file's size and bytes are those that the manifest describes."""
         if name not in self._checked:
             check = check_file if self._verify_files else check_size
-            fetch_part(self.folder, name)
+            if self._fetch is not None:
+                self._fetch(name)
             if problem := check(self.folder, name, self.manifest.files[name]):
                 raise damaged(f"the checkpoint is damaged: {problem}", self.folder)
             self._checked.add(name)
+
+    def _in_store(self, name: str) -> Ranges | None:
+        """A file that isn't on this node, or not all of it."""
+        if name not in self._ranges:
+            self._ranges[name] = ranges_of(self.folder, name, self.manifest.files[name])
+        return self._ranges[name]
 
     def _file(self, name: str) -> Any:
         """A file of tensors, mapped."""
         if name not in self._files:
             if len(self._files) >= OPEN:
                 del self._files[next(iter(self._files))]
-            self._files[name] = safe_open(inside(self.folder, name), framework="pt")
+            ranges = self._in_store(name)
+            self._files[name] = safe_open(ranges.path if ranges else inside(self.folder, name), framework="pt")
         return self._files[name]
 
 

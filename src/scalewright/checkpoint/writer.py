@@ -37,13 +37,18 @@ FLOATS = ("float64", "float32", "float16")
 
 def main(handle: int, rank: int) -> None:
     """Serves the process `rank` over the socket `handle`, until that ends."""
-    for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP"):
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
-    threading.Thread(target=_leave_with, args=(rank,), daemon=True).start()
+    stay_with(rank)
     with socket.socket(fileno=handle) as link:
         while (message := receive(link)) is not None:
             job, memory = message
             send(link, _answer(job, memory))
+
+
+def stay_with(rank: int) -> None:
+    """This process ends when its rank does, and by none of the signals that stop a run."""
+    for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    threading.Thread(target=_leave_with, args=(rank,), daemon=True).start()
 
 
 def _leave_with(rank: int) -> None:
@@ -54,7 +59,7 @@ def _leave_with(rank: int) -> None:
 
 def _answer(job: dict[str, Any], memory: Sequence[int]) -> dict[str, Any]:
     """Does a job: {folder, files: [{name, bytes, tensors: [[name, dtype, first byte, end]]}]}. One with a `part` isn't
-    written: its memory stays (memory.py), and the part's file says what lies there, of which `step`."""
+    written: its memory stays (memory/), and the part's file says what lies there, and `about` it."""
     try:
         written, bad = {}, []
         for file, handle in zip(job["files"], memory, strict=True):
@@ -66,7 +71,7 @@ def _answer(job: dict[str, Any], memory: Sequence[int]) -> dict[str, Any]:
         answer = {"files": written, "nonfinite": bad}
         if "part" in job:
             partial = Path(job["folder"], f".{job['part']}")
-            partial.write_text(json.dumps({"step": job["step"], **answer}), encoding="utf-8")
+            partial.write_text(json.dumps({**job["about"], **answer}), encoding="utf-8")
             os.replace(partial, partial.with_name(job["part"]))
         return answer
     except Exception as error:  # the rank tells it, and trains on

@@ -45,6 +45,8 @@ _MACHINE = {errno.EAGAIN, errno.EBADF, errno.EIO, errno.EMFILE, errno.ENFILE, er
 # The complaints of Python itself about a path; those of newer versions are OSErrors.
 _PATHLIB = ("Symlink loop from", "Could not determine home", "Can't determine home", "embedded null")
 
+_NO_TEMPORARY = "No usable temporary directory"
+
 # The extra that installs a missing module.
 _EXTRAS = {
     "torch": "train", "safetensors": "train", "tokenizers": "train", "pyarrow": "train", "mlflow": "track",
@@ -169,6 +171,8 @@ def _tell(error: BaseException, debug: bool) -> int:
     if isinstance(error, ModuleNotFoundError) and module in _EXTRAS:
         fix = install(_EXTRAS[module])
         return _say(f"this command needs {module}, which is not installed: {fix}", UserError.exit_code)
+    if isinstance(error, FileNotFoundError) and _NO_TEMPORARY in str(error):
+        return _say("no folder for temporary files can be written: set TMPDIR to one that can", UserError.exit_code)
     if isinstance(error, OSError) and error.errno in _FULL:
         where = error.filename or "while writing"
         return _say(f"the disk is full ({where}): free some space and run it again", 1)

@@ -29,7 +29,7 @@ W = TypeVar("W")
 OUTSIDE = (
     "version", "cluster", "device", "resume", "environment", "allow_changes", "launch", "track", "out_dir", "name",
     "model.version", "model.name", "model.family", "train.timeouts", "train.guard", "train.compile", "checkpoint.keep",
-    "checkpoint.keep_every", "checkpoint.keep_best", "checkpoint.memory_every",
+    "checkpoint.keep_every", "checkpoint.keep_best", "checkpoint.memory_every", "checkpoint.memory_buddy",
     "checkpoint.async", "checkpoint.at_end", "profile.memory",
     "train.valid_batches", "engine",
 )  # fmt: skip

@@ -32,7 +32,7 @@ from types import FrameType
 from typing import Any
 
 from scalewright.launch.settings import ends_told
-from scalewright.launch.stop import STOP_SIGNALS, heard_signals, keep_exit_code
+from scalewright.launch.stop import STOP_SIGNALS, begin_anew, heard_signals, keep_exit_code
 from scalewright.spec.common.formatting import printable
 from scalewright.spec.common.ports import port_is_taken
 from scalewright.spec.errors import Stopped, UserError
@@ -46,6 +46,7 @@ ENDED_BY_US = (-signal.SIGTERM,)  # torchrun ends the ranks that are slower to l
 
 def main(arguments: Sequence[str]) -> int:
     """Runs torchrun with these options; returns the exit code."""
+    begin_anew()
     keep_exit_code()
     options = list(arguments)
     saved = Stopped.exit_code

@@ -20,6 +20,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -45,6 +46,7 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 
 GRACE_SECONDS = 1.0  # between asking the survivors of a dead worker to leave and killing them
 CAUSE_SECONDS = 5.0  # between a broken connection and the error of its other end
+SOCKET_BYTES, NAMED = 107, len("/pymp-12345678/listener-12345678")  # of a socket's path, and what is added to TMPDIR
 ROW, BEGUN = "row", "begun"  # the kinds of a worker's messages before its answer
 
 
@@ -178,7 +180,7 @@ def prepare_workers(preload: Sequence[str]) -> None:
 
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
-            with own_imports():
+            with own_imports(), _short_names():
                 resource_tracker.ensure_running()  # which ends with some of them unblocked
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
                 forkserver.ensure_running()
@@ -187,6 +189,18 @@ def prepare_workers(preload: Sequence[str]) -> None:
         if server := forkserver._forkserver._forkserver_pid:  # type: ignore[attr-defined]
             atexit.unregister(_end_server)
             atexit.register(_end_server, server)
+
+
+@contextmanager
+def _short_names() -> Iterator[None]:
+    """Sockets that are made meanwhile lie in /tmp where TMPDIR is too long for them, as those of workflows may be."""
+    usual = tempfile.tempdir
+    if len(os.fsencode(tempfile.gettempdir())) + NAMED > SOCKET_BYTES and os.access("/tmp", os.W_OK | os.X_OK):
+        tempfile.tempdir = "/tmp"
+    try:
+        yield
+    finally:
+        tempfile.tempdir = usual
 
 
 def _end_server(server: int) -> None:

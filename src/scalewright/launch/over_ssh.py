@@ -43,7 +43,7 @@ exit "$code"
 
 def main(arguments: Sequence[str]) -> int:
     """Reads the script on stdin, runs it on the hosts, and returns one exit code."""
-    parser = argparse.ArgumentParser(prog="over_ssh", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="over_ssh", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--host", action="append", required=True)
     parser.add_argument("--ssh", default=SSH, help="the command, with its options")
     options = parser.parse_args(arguments)

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from scalewright.spec.common.files import scratch_folder
+from scalewright.spec.errors import UserError
 
 MANY_FILES = 65536  # open files of a rank: sockets to every member of each of its groups, and data
 
@@ -127,4 +128,17 @@ def present_environment() -> dict[str, str]:
 def cache_folder() -> Path:
     """Where copies of what lies in stores are kept on this node: SCALEWRIGHT_CACHE, else in the user's cache."""
     given, caches = os.environ.get("SCALEWRIGHT_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    return Path(given) if given else Path(caches or "~/.cache").expanduser() / "scalewright"
+    try:
+        return Path(given) if given else Path(caches or "~/.cache").expanduser() / "scalewright"
+    except RuntimeError:
+        raise UserError("this user has no home folder", "HOME", "set HOME, or SCALEWRIGHT_CACHE to a folder") from None
+
+
+def memory_folder() -> Path:
+    """The node's file system in memory, for the newest steps of runs: SCALEWRIGHT_MEMORY, else /dev/shm."""
+    return Path(os.environ.get("SCALEWRIGHT_MEMORY") or "/dev/shm")
+
+
+def gloo_interfaces() -> list[str]:
+    """The network interfaces that Gloo was told to use (GLOO_SOCKET_IFNAME); none: any."""
+    return [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]

@@ -38,6 +38,15 @@ def heard_signals() -> list[int]:
     return [number for number in STOP_SIGNALS if number not in ignored or number.name != "SIGHUP"]
 
 
+def begin_anew() -> None:
+    """Takes back what whoever started this process left: signals that are blocked, so that none would be heard, and
+    ends of children that are ignored, so that each one's exit code would be 0."""
+    if hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
 def keep_exit_code() -> None:
     """Ignores signals once Python ends, which takes seconds after torch: it takes handlers back before that,
     and a signal would replace the exit code. Call it first: what is registered first is called last.

@@ -65,7 +65,10 @@ def known_timings(processes: int = 1) -> Timings | None:
 
 
 def _cache() -> Path:
-    return Path.home() / ".cache" / "scalewright"
+    try:
+        return Path.home() / ".cache" / "scalewright"
+    except RuntimeError:  # a container's user without a name and HOME: nothing is remembered
+        return Path(os.devnull, "scalewright")
 
 
 def probe(

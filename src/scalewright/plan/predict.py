@@ -117,7 +117,7 @@ class Prediction:
 
     @property
     def fits_host(self) -> bool:
-        """Whether a node's host has the memory for what its devices offload."""
+        """Whether a node's host has the memory for what its devices offload, and for snapshots."""
         needed, usable = self.host_gib
         return needed <= usable
 
@@ -180,7 +180,8 @@ class Prediction:
         """The keys of an answer as plain data, without the explanations (plan/answer.py)."""
         request, seconds = self.request, self.step_time_s
         host = {"host_memory_gib": dict(zip(("needed", "usable"), self.host_gib, strict=True))}
-        assumed = request.chip.host_assumed if request.offload != "none" else []
+        on_host = request.offload != "none" or request.host_copies > 0
+        assumed = request.chip.host_assumed if on_host else []
         peak = request.chip.peak(request.precision)[1]
         step, kinds = self.table.outcome.step, self.table.outcome.memory.kinds
         model_rate, hardware_rate = (self._of(flops) / seconds / request.held_devices for flops in step.flops)
@@ -206,7 +207,7 @@ class Prediction:
             "comm_bytes": self.comm_bytes,
             "bottleneck": bottleneck(self),
             "assumed": [*request.assumed, *assumed],
-            **(host if request.offload != "none" else {}),
+            **(host if on_host else {}),
         }
 
 

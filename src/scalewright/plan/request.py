@@ -26,7 +26,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
 from scalewright.spec.primitives import Kernels, Sizes
 from scalewright.spec.question import Question
-from scalewright.spec.run import DataSpec, OptimizerSpec
+from scalewright.spec.run import CheckpointSpec, DataSpec, OptimizerSpec
 from scalewright.spec.schedules.kinds import KINDS
 
 SCHEDULES = tuple(KINDS)
@@ -73,6 +73,7 @@ class Request:
     compress: Compress = "none"  # of gradients; of this package's own trainer
     documents: bool = True  # several per row of tokens, masked from each other (our default)
     diloco: DilocoSpec | None = None  # replicas are islands
+    host_copies: int = 0  # of all that a checkpoint holds, in the memory of the hosts
     assumed: tuple[str, ...] = ()
 
     @property
@@ -140,6 +141,7 @@ def from_layout(
     compress: Compress = "none",
     documents: bool = True,
     diloco: DilocoSpec | None = None,
+    host_copies: int = 0,
 ) -> Request:
     """A layout of the spec as a request, its legality unchecked. Raises UserError for a precision that isn't there;
     a GPU without bf16 would emulate it many times as slowly as fp16, and trainers stop at their start."""
@@ -166,6 +168,7 @@ def from_layout(
         compress=compress,
         documents=documents,
         diloco=diloco if layout.dp_replicate > 1 else None,
+        host_copies=host_copies,
     )
 
 
@@ -197,7 +200,16 @@ def from_question(question: Question, layout: Layout | None = None) -> Request:
         documents=isinstance(run.data, DataSpec) and run.data.masked,
         compress=applicable(compress, taken, islands=islands),
         diloco=run.diloco,
+        host_copies=copies_on_hosts(run.checkpoint, taken.devices > question.cluster.devices_per_node),
     )
+
+
+def copies_on_hosts(checkpoint: CheckpointSpec, several: bool) -> int:
+    """How often the memory of all hosts holds what a checkpoint holds: once for saves beside training, twice for steps
+    in memory, and twice for their copies on other nodes, where there are several (checkpoint/memory/)."""
+    beside = bool(checkpoint.async_ and checkpoint.every)
+    steps = 2 if checkpoint.memory_every else 0
+    return beside + steps * (2 if several and checkpoint.memory_buddy != 0 else 1)
 
 
 def recompute_of(layout: Layout, trainer: Framework, switches: Switches) -> tuple[str, float]:

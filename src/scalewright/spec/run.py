@@ -184,7 +184,8 @@ class CheckpointSpec(Spec):
     keep_every: int = Field(0, ge=0)  # those of steps that are multiples of it, for ever
     keep_best: int = Field(0, ge=0)  # those with the lowest held-out loss
     async_: bool = Field(False, alias="async")
-    memory_every: int = Field(0, ge=0)  # steps kept in this node's memory (checkpoint/memory.py)
+    memory_every: int = Field(0, ge=0)  # steps kept in a node's memory (checkpoint/memory/)
+    memory_buddy: int | None = Field(None, ge=0)  # nodes further lies a copy; null: 1 where there are several; 0: none
     at_end: bool = True
     store: str | None = None  # a URL: saves are put there, too, behind the run (checkpoint/store/)
     store_every: int = Field(0, ge=0)  # saves at multiples of it, and the last; 0: all

@@ -145,6 +145,11 @@ def _place(folder: Path, name: str) -> Path:
     return inside(folder, name)
 
 
+def is_there(folder: Path, entry: Entry) -> bool:
+    """Whether an object was fetched into a mirror, as it is now."""
+    return _is_there(folder, entry, _read_index(folder))
+
+
 def _is_there(folder: Path, entry: Entry, index: dict[str, Any]) -> bool:
     path = _place(folder, entry.name)
     same = index.get(entry.name) == [entry.bytes, entry.tag]

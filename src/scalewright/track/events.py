@@ -15,6 +15,8 @@
 | `fault` | `message`; of one that ended an attempt: `failure` (alike for like ones), `ranks`, `detect_s`; `gave_up` |
 | `restart` | `attempt`, `world`, `world_before`, `in_process`; `detect_s`, `rendezvous_s`, `load_s`, `first_step_s` |
 | `regroup` | ranks come together, to take new ones in (`elastic.in_process`) |
+| `memory` | a resume from a step in the nodes' memory: `copies`, of ranks whose part came from another node |
+| `lags` | a save waits for the one before (`seconds`), or steps in memory for their copies on other nodes |
 | `world` | other ranks than the run file's (`elastic`): `asked`, `devices`, `micro_batch`, `accumulation` |
 | `slow` | a rank that the others wait for, for long: `rank`, `host`, `pid`, `times`, `work_s` |
 | `back` | failures alike: the newest checkpoint is set `aside` |

@@ -18,6 +18,7 @@ from datetime import timedelta
 import torch
 
 from scalewright.checkpoint.format import step_folder
+from scalewright.checkpoint.memory.tier import MemoryTier
 from scalewright.checkpoint.read import set_aside
 from scalewright.checkpoint.store.upload import Uploader
 from scalewright.checkpoint.verify import Retention
@@ -84,7 +85,8 @@ def build(
     recovery = _look_back(run, context, mesh, met, live is not None)
     start.at("looking for a checkpoint, and opening the data")
     looked = time.perf_counter()
-    origin = find_origin(resolved, mesh, live)
+    memory = _open_memory(run, mesh, engine, resources)
+    origin = find_origin(resolved, mesh, memory, live)
     peak, looked = None, time.perf_counter() - looked
     if mesh.rank == 0:  # measured while the others wait; that of an earlier call for a run that goes on
         precision = run.layout.precision
@@ -94,6 +96,7 @@ def build(
     start.at("reading the checkpoint" if origin.reader is not None else "making the first weights")
     read = time.perf_counter()
     session, notes = _take_up(resolved, origin, mesh, engine, loss, valid, watch, start.until)
+    session.memory = memory
     loaded = looked + time.perf_counter() - read if origin.reader is not None else 0.0
     session.line, session.owed, session.doing = context.line, live.owed if live is not None else None, session.done
     session.owes = 0 if session.owed is None else 1 + session.owed.row
@@ -112,8 +115,7 @@ def build(
     watch.begins(session.done, session.record)
     if session.saver is not None:
         resources.callback(session.saver.close)
-    if session.memory is not None:
-        resources.callback(session.memory.close, clean=False)
+    session.tell_memory()
     in_files = [data for data in (session.dataset, valid) if isinstance(data, TokenDataset)]
     if session.record is not None:
         session.record.remark(unchecked(store for data in in_files for store in data.stores))
@@ -244,6 +246,16 @@ def _fill(run: RunSpec, origin: Origin, engine: Engine, mesh: Mesh) -> tuple[Dat
             go_to_place(dataset, reader.state)
     left_out = LeftOut.of([*run.train.guard.leave_out, *origin.state.get("left_out", [])])
     return replace(place, left_out=left_out), notes
+
+
+def _open_memory(run: RunSpec, mesh: Mesh, engine: Engine, resources: ExitStack) -> MemoryTier | None:
+    """The steps in the nodes' memory, until `resources` are closed; None: none are kept. All ranks call it."""
+    if not run.checkpoint.memory_every:
+        return None
+    limit_s, buddy = run.train.timeouts.start_s, run.checkpoint.memory_buddy
+    memory = MemoryTier(mesh, run.folder, apart=engine.transparent, limit_s=limit_s, buddy=buddy)
+    resources.callback(memory.close, clean=False)
+    return memory
 
 
 def _open_store(session: Session) -> None:

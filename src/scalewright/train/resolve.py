@@ -18,6 +18,8 @@ from typing import Any
 
 from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
+from scalewright.launch.settings import memory_folder
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.compress import check_compress
 from scalewright.spec.diloco import check_diloco
 from scalewright.spec.errors import UserError
@@ -92,9 +94,7 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     check_deepspeed(run, model)
     if isinstance(run.loss, PythonRef):
         reduction_of(run.loss)
-    if run.checkpoint.memory_every and not Path("/dev/shm").is_dir():
-        problem = "steps are kept in memory under /dev/shm, and this system has none"
-        raise UserError(problem, "checkpoint.memory_every", "use memory_every: 0, and checkpoint.async: true")
+    _check_memory(run)
     if run.checkpoint.keep_best and not run.train.valid_every:
         problem = "the best checkpoints are those with the lowest held-out loss, and this run measures none"
         raise UserError(problem, "checkpoint.keep_best", "set train.valid_every, to a divisor of checkpoint.every")
@@ -104,6 +104,21 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     whole = run.model_copy(update={"model": model, "out_dir": str(run.folder)})
     resolved = _with_steps(whole, run.seq_len, run.train.tokens)
     return with_data(resolved) if read_data else resolved
+
+
+def _check_memory(run: RunSpec) -> None:
+    """Raises UserError where steps can't be kept in memory, or a copy would have no other node to lie on."""
+    kept, nodes = run.checkpoint, run.launch.nodes
+    if kept.memory_every and not memory_folder().is_dir():
+        problem = f"steps are kept in memory under {memory_folder()}, and this system has none"
+        raise UserError(problem, "checkpoint.memory_every", "use memory_every: 0, and checkpoint.async: true")
+    if kept.memory_buddy and not kept.memory_every:
+        problem = "copies on another node are of steps that are kept in memory, and none are"
+        raise UserError(problem, "checkpoint.memory_buddy", "set checkpoint.memory_every, as to 1")
+    if kept.memory_buddy and nodes and kept.memory_buddy % nodes == 0:
+        problem = f"{counted(kept.memory_buddy, 'nodes')} further, of {nodes}, is the same node"
+        how = "use memory_buddy: 1, the next node" if nodes > 1 else "leave it out: one node has no other"
+        raise UserError(problem, "checkpoint.memory_buddy", how)
 
 
 def with_data(resolved: Resolved) -> Resolved:

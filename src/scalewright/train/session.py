@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scalewright.checkpoint.asynchronous import AsyncSaver
 from scalewright.checkpoint.format import committed, step_folder
-from scalewright.checkpoint.memory import MemoryTier
+from scalewright.checkpoint.memory.tier import MemoryTier
 from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.checkpoint.store.upload import Uploader
 from scalewright.data.dataset import Dataset
@@ -82,6 +82,7 @@ class Session:
     line: Line | None = None  # where ranks that are left go on in their processes
     measured: tuple[int, float] | None = None  # the newest held-out loss, and its step
     save_problem: str | None = None
+    memory: MemoryTier | None = None  # the newest steps in the nodes' memory; None: they aren't kept
     memory_goes_on: bool = True
     recovery: Recovery | None = None  # rank 0's, until the first step after a failure is done
     _begun: dict[int, tuple[float, float]] = field(default_factory=dict)  # saves under way: since when, their stall
@@ -114,14 +115,6 @@ class Session:
         if isinstance(step, Step) and (self.saver or self.memory):
             step.before_update = self._copied
         return step
-
-    @cached_property
-    def memory(self) -> MemoryTier | None:
-        """The newest steps in this node's memory; None: they aren't kept."""
-        if not self.run.checkpoint.memory_every:
-            return None
-        limit_s = self.run.train.timeouts.start_s
-        return MemoryTier(self.mesh, self.run.folder, apart=self.engine.transparent, limit_s=limit_s)
 
     @cached_property
     def saver(self) -> AsyncSaver | None:
@@ -297,8 +290,17 @@ class Session:
             why = str(error)
         if why:
             self.memory_goes_on = False
-            if self.record is not None:
-                self.record.event("fault", f"step {step}: no steps are kept in memory from now on: {why}", step=step)
+            lost = f"step {step}: no steps are kept in memory from now on: {why}"
+            self.memory.news.append(("fault", lost, {"step": step}))
+        self.tell_memory()
+
+    def tell_memory(self) -> None:
+        """Writes down what is new of the steps in memory; on rank 0."""
+        news = self.memory.news if self.memory is not None else []
+        if self.record is not None:
+            for kind, message, fields in news:
+                self.record.event(kind, message, **fields)
+        news.clear()
 
     def _copied(self) -> None:
         """Before an update: the device waits for copies of what it will change."""

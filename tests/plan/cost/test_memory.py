@@ -12,7 +12,7 @@ from scalewright.plan.explain import smallest_fix
 from scalewright.plan.fitting.runs import MEASURED, read_table, runs_of
 from scalewright.plan.fitting.score import memory_of_kind
 from scalewright.plan.frameworks import find_framework
-from scalewright.plan.predict import Prediction, predict, predict_table, together
+from scalewright.plan.predict import Prediction, predict, predict_table, price, together
 from scalewright.plan.request import from_layout
 from scalewright.plan.rows.rows import request_of
 from scalewright.plan.stages import stages
@@ -20,6 +20,8 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.question import Question
+from scalewright.spec.run import RunSpec
 from scalewright.spec.schedule import peak_activations, schedule
 from scalewright.spec.step_parts import RISK_TERMS
 from scalewright.spec.tensors import count
@@ -236,3 +238,24 @@ def test_grouped_products_arent_listed() -> None:
     }
     held = {kind: answer.memory_gib["activations"] for kind, answer in kept.items()}
     assert held["full"] < held["selective"] < 0.5 * held["none"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "checkpoint", "copies"),
+    [
+        (8, {"memory_every": 1}, 2),
+        (16, {"memory_every": 1}, 4),
+        (16, {"memory_every": 1, "memory_buddy": 0, "async": True, "every": 50}, 3),
+        (8, {"every": 50}, 0),
+    ],
+)
+def test_a_hosts_memory_has_the_snapshots_of_its_ranks(
+    devices: int, checkpoint: dict[str, object], copies: int
+) -> None:
+    """Own steps, a buddy's where there are two nodes of 8, a save under way: 12 bytes a parameter each, in all."""
+    layout = {"devices": devices, "global_batch": 16}
+    run = {"model": "llama-3.1-8b", "data": {"train": "x", "seq_len": 2048}, "layout": layout, "checkpoint": checkpoint}
+    answer = price(Question(RunSpec.parse(run), CLUSTER))
+    total = 12 * count(load_model_spec("llama-3.1-8b")).total
+    assert devices * answer.host_gib[0] * 2**30 == pytest.approx(copies * total, rel=1e-9)
+    assert ("host_memory_gib" in answer.dump()) == bool(copies)

@@ -4,7 +4,7 @@
     s3://bucket/run/checkpoints/step-…    that one                 s3://bucket/model      a Hugging Face folder
 
 Of a checkpoint the optimizer's files are left out, unless `states` are wanted. Sizes are compared as they are fetched,
-checksums by whoever opens the files, as with any checkpoint (checkpoint/read.py).
+checksums by whoever opens the files (checkpoint/read.py), or as ranges of them come (ranges.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from scalewright.checkpoint.format import COMMIT, STATE, STEP_FOLDER
+from scalewright.checkpoint.format import COMMIT, STATE, STEP_FOLDER, StoredFile
+from scalewright.checkpoint.store.ranges import PREFIX, Ranges
 from scalewright.checkpoint.verify import is_finite
 from scalewright.spec.common.heartbeat import Heartbeat
 from scalewright.spec.common.urls import Url, is_url, parse_url
 from scalewright.spec.ends import ORIGIN
 from scalewright.spec.errors import RunError, UserError
-from scalewright.storage.mirror import drop, fetch, mirror_folder, shown
+from scalewright.storage.mirror import drop, fetch, is_there, mirror_folder, shown
 from scalewright.storage.objects import Entry, Store, open_store
 
 BESIDE_BYTES = 1 << 30  # of a file beside checkpoints/: a tokenizer, a run's lines
@@ -73,6 +74,9 @@ def step_number(folder: str) -> int:
 def forget(place: Place, steps: Mapping[str, Sequence[Entry]]) -> None:
     """What a run has removed from its checkpoints in the store goes from their copies, too."""
     names = {entry.name for entries in steps.values() for entry in entries}
+    for part in place.mirror.glob(f"{place.under}step-*/{PREFIX}*"):
+        if part.parent.name not in steps:
+            part.unlink(missing_ok=True)
     drop(place.mirror, lambda name: step_of(name) is None or name in names)
 
 
@@ -113,8 +117,8 @@ def heads(entries: Sequence[Entry]) -> list[Entry]:
 
 def bring(source: str | Path, *, states: bool = False, later: bool = False) -> Path:
     """The folder of a model or a checkpoint: the path given, or a copy of what a URL names. Raises UserError where it
-    names none, StoreError where the store fails. `later`: a checkpoint's files of tensors come when a box of theirs is
-    read (`fetch_part`), so that a node fetches what its own ranks hold."""
+    names none, StoreError where the store fails. `later`: of a checkpoint's files of tensors come the parts that are
+    read (`ranges_of`), so that a node fetches what its own ranks hold."""
     return _brought(str(parse_url(source)), states, later) if is_url(source) else Path(source)
 
 
@@ -126,13 +130,15 @@ def comes_later(folder: Path) -> bool:
     return folder in _LATER
 
 
-def fetch_part(folder: Path, name: str) -> None:
-    """Fetches a file of a checkpoint that was brought without; nothing for any other folder."""
-    if (left := _LATER.get(folder)) is not None:
-        place, entries = left
-        wanted = [entry for entry in entries if entry.name.endswith(f"/{name}")]
-        with Heartbeat(f"fetching {name}") as heart:
-            fetch(place.store, wanted, place.mirror, shown(heart, str(place.store.url / name)))
+def ranges_of(folder: Path, name: str, expected: StoredFile) -> Ranges | None:
+    """A file of a checkpoint that was brought without it; None where it is there, as in any other folder."""
+    if (left := _LATER.get(folder)) is None:
+        return None
+    place, entries = left
+    entry = next((entry for entry in entries if entry.name.endswith(f"/{name}")), None)
+    if entry is None or is_there(place.mirror, entry):
+        return None
+    return Ranges(place.store, entry, folder / name, expected)
 
 
 @lru_cache(maxsize=8)  # one answer a process: what it opened doesn't change under it

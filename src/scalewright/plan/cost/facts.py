@@ -17,6 +17,7 @@ from scalewright.plan.frameworks import OURS
 from scalewright.spec.hardware.device_families import PRICED
 from scalewright.spec.hardware.topology import FABRICS
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.tensors import count
 from scalewright.spec.volumes import latent_numbers
 
 # Share of a 16-bit activation that is saved where it is kept in a run's precision; four bits have a scale of 8 for 16
@@ -92,6 +93,8 @@ class WorkFacts(PerUnit):
     capped = Column(lambda u: u.model.logit_softcap is not None)
     beside_embedding = Column(lambda u: u.model.positions == "learned" or u.model.embedding_norm)
     narrowed = Column(lambda u: NARROWED.get(u.precision, 0.0))
+    # bytes of all hosts' memory for copies of what a checkpoint holds: fp32 weights and states
+    on_hosts = Column(lambda u: u.host_copies and u.host_copies * count(u.model).total * (4 + u.optimizer.each))
 
 
 @dataclass(frozen=True)

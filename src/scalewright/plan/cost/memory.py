@@ -102,23 +102,30 @@ def first_rank(at: Columns) -> dict[str, np.ndarray]:
 
 
 def host_bytes(at: Columns, usage: Memory, asked: np.ndarray | bool = True) -> np.ndarray:
-    """Bytes of host memory for each device that the rows of the mask `asked` need for what they offload."""
-    rows, host = np.flatnonzero(asked & (at.table.offload != OFFLOADS.index("none"))), np.zeros(len(at.table))
+    """Bytes of host memory for each device that the rows of the mask `asked` need for what they offload, and for
+    snapshots: of a node's ranks in the mean."""
+    rows, host = np.flatnonzero(asked & (at.table.offload != OFFLOADS.index("none"))), _snapshots(at)
     if len(rows):
         there = _resident(at, rows)
         parts = memory(there).parts
         moved = sum(np.maximum(parts[kind] - usage.parts[kind][rows], 0.0) for kind in OFFLOADED)
-        host[rows] = moved * np.where(there.own, 1.0, at.c["memory.host"])
+        host[rows] += moved * np.where(there.own, 1.0, at.c["memory.host"])
     return host
 
 
 def least_host_bytes(at: Columns) -> np.ndarray:
-    """What they need at least: optimizer states of a rank with the fewest blocks and no end, and weights if they go."""
+    """What they need at least: snapshots, and optimizer states of a rank with the fewest blocks and no end, and weights
+    if they go."""
     nothing = np.zeros(len(at.table))
     place = PipelineRank(nothing, at.table.stages[:, (0, 1, 2, 3, 5)].min(1), nothing, nothing)
     here, there = states(at, place), states(_resident(at, np.arange(len(nothing))), place)
     moved = there.optimizer - here.optimizer + np.where(here.parameters == 0, there.parameters, 0.0)
-    return np.asarray(moved * np.where(at.own, 1.0, at.c["memory.host"]))
+    return np.asarray(moved * np.where(at.own, 1.0, at.c["memory.host"]) + _snapshots(at))
+
+
+def _snapshots(at: Columns) -> np.ndarray:
+    table = at.table
+    return np.asarray(at.work.on_hosts / (table.dp * table.cp * table.tp * table.pp))
 
 
 def _resident(at: Columns, rows: np.ndarray) -> Columns:

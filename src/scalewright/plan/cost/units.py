@@ -42,6 +42,7 @@ class Unit:
     optimizer: Optimizer
     compress: Compress
     diloco: DilocoSpec | None
+    host_copies: int
     switches: Switches
 
     @cached_property

@@ -64,7 +64,7 @@ def search(
         raise too_large(finder.pricer, axes)
     chosen, fastest = choose(finder, fitting, goal.top, goal.margin)
     best, front = maker.choices(chosen), maker.choices(pareto(finder, fitting)) if explain else []
-    offloads = any(choice.layout.offload != "none" for choice in (*best, *front))
+    offloads = any(choice.layout.offload != "none" for choice in (*best, *front)) or maker.template.host_copies
     plan = Plan(
         question=question,
         goal=goal,

@@ -76,8 +76,9 @@ def _leanest(pricer: Pricer) -> tuple[float, str, dict[str, object]]:
     at = Columns(pricer.space.table(rows), pricer.facts, pricer.c)
     usage = memory(at)
     on_device = pricer.over(usage)
-    on_host = host_bytes(at, usage) - at.chip.host_bytes
-    lacks = np.maximum(on_device, np.where(at.table.offload != OFFLOADS.index("none"), on_host, -np.inf))
+    needed = host_bytes(at, usage)
+    on_host = np.where(needed > 0, needed - at.chip.host_bytes, -np.inf)
+    lacks = np.maximum(on_device, on_host)
     i = int(lacks.argmin())
     return float(lacks[i]), "of host memory" if on_host[i] > on_device[i] else "", pricer.space.keys(rows, i)
 

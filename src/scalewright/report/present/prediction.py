@@ -150,7 +150,7 @@ def fix(best: Estimate) -> str:
     needed, have = host.number("needed") or 0.0, host.number("usable") or 0.0
     if needed > have:
         more = gib(needed - have)
-        return f"what it offloads needs {more} more of the host for each device: more devices, or a larger host"
+        return f"what it keeps there needs {more} more of the host for each device: more devices, or a larger host"
     smallest = best.read.part("smallest_fix")
     if not (change := smallest.text("change")):
         return "no single change makes it fit" if "smallest_fix" in best.read.data else ""

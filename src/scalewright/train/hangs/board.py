@@ -110,9 +110,9 @@ class StoreBoard:
                 answers.append(call(self._connect()))
 
         if self._caller is None or not self._caller.is_alive():
-            self._caller = threading.Thread(target=run, name="scalewright-board", daemon=True)
-            self._caller.start()
-            self._caller.join(PATIENCE_S)
+            caller = self._caller = threading.Thread(target=run, name="scalewright-board", daemon=True)
+            caller.start()  # another thread may ask, too, and replace `_caller`
+            caller.join(PATIENCE_S)
         if not answers:
             raise BoardSilent("the store doesn't answer")
         return answers[0]

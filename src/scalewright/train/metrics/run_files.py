@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from scalewright.checkpoint import memory
+from scalewright.checkpoint.memory import root_of
 from scalewright.launch.settings import present_environment
 from scalewright.launch.starters import attempt_facts
 from scalewright.spec.base import write_yaml
@@ -78,7 +78,7 @@ def open_record(
     folder, done, live = run.folder, place.step, isinstance(origin.reader, LiveReader)
     parameters, flops = _counts(resolved, session.engine.network)
     before = origin.reader.folder if origin.reader else folder
-    ours = before.resolve().parent in ((folder / "checkpoints").resolve(), memory.root_of(folder).resolve())
+    ours = before.resolve().parent in ((folder / "checkpoints").resolve(), root_of(folder).resolve())
     lines = {name: read_saved(before, name, done) if ours else None for name in (EVENTS, METRICS)}
     events = EventsFile(folder / EVENTS)
     lost_events = events.bring_back(lines[EVENTS])

@@ -1,7 +1,7 @@
 """Where a run goes on from: the newest checkpoint of its folder that is whole, one that is named, or nothing.
 
-auto     newest, if its checksums hold, else the one before it, ...; all damaged: an error
-         with checkpoint.memory_every: the step in this node's memory, where that is newer
+auto     with checkpoint.memory_every: the step in the nodes' memory, where that is newer than any save
+         newest, if its checksums hold, else the one before it, ...; all damaged: an error
          with checkpoint.store: the store's, where that is newer; on an empty disk it is all there is
 PATH     that one, unless it is another run's and this run has come further by now
 never    an earlier run in the folder is renamed out of the way
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalewright.checkpoint.format import COMMIT, read_manifest
-from scalewright.checkpoint.memory import newest
+from scalewright.checkpoint.format import COMMIT, committed, finish_commits, read_manifest
+from scalewright.checkpoint.memory.recall import recall
+from scalewright.checkpoint.memory.tier import MemoryTier
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
-from scalewright.checkpoint.store.bring import bring, comes_later
+from scalewright.checkpoint.store.bring import bring, comes_later, run_place, step_number
 from scalewright.checkpoint.store.restore import restore
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.data.mixture import Positions
@@ -50,11 +51,13 @@ class Origin:
         return self.reader.state if self.reader is not None else {}
 
 
-def find_origin(resolved: Resolved, mesh: Mesh, live: CheckpointReader | None = None) -> Origin:
-    """Where a run goes on from: `live`, where ranks have it. All ranks call it; raises UserError when it is another run
-    than was saved."""
+def find_origin(
+    resolved: Resolved, mesh: Mesh, memory: MemoryTier | None = None, live: CheckpointReader | None = None
+) -> Origin:
+    """Where a run goes on from: `live`, where ranks have it; `memory`: of the nodes, where steps are kept there. All
+    ranks call it; raises UserError when it is another run than was saved."""
     run = resolved.run
-    reader, notes = (live, []) if live is not None else _find_resume(run, mesh)
+    reader, notes = (live, []) if live is not None else _find_resume(run, mesh, memory)
     state = reader.state if reader is not None else {}
     samples = int(state.get("samples", 0))
     saved = state.get("data", {})  # without positions of an older release's run, or of a user's own data
@@ -68,7 +71,7 @@ def find_origin(resolved: Resolved, mesh: Mesh, live: CheckpointReader | None = 
     return Origin(reader, dataset, changes, notes)
 
 
-def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list[str]]:
+def _find_resume(run: RunSpec, mesh: Mesh, memory: MemoryTier | None) -> tuple[CheckpointReader | None, list[str]]:
     """The checkpoint to continue from, and what was wrong with newer ones. Checkpoints that are all damaged are an
     error: a run that began anew there would bury them."""
     if run.resume == "never":
@@ -84,10 +87,14 @@ def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, lis
         if problem := None if later else damage(given, mesh):
             raise UserError(f"the checkpoint is damaged: {problem}", str(given), "resume an older one, or auto")
         return CheckpointReader(given, verify_files=later), []
+    if memory is not None and (kept := _from_memory(run, _newest_step(run, root, mesh), memory)) is not None:
+        return kept, []
     folder, rejected = newest_verified(root, mesh)
     folder, notes = _from_store(run, root, folder, mesh)
-    if (kept := _from_memory(run, folder, mesh)) is not None:
-        return CheckpointReader(kept, verify_files=False), notes
+    if memory is not None and rejected:  # of the steps that were passed over some may be in memory
+        step = from_rank_zero(read_manifest(folder).step if folder and mesh.rank == 0 else -1, mesh)
+        if (kept := _from_memory(run, step, memory)) is not None:
+            return kept, [f"skipped a checkpoint: {r}" for r in rejected] + notes
     if folder is None and rejected:
         count = "its only checkpoint is" if len(rejected) == 1 else f"all {len(rejected)} checkpoints are"
         how = "restore one, or begin anew with resume=never (what is there is kept aside)"
@@ -124,19 +131,30 @@ def _from_store(run: RunSpec, root: Path, folder: Path | None, mesh: Mesh) -> tu
     return newer or folder, notes
 
 
-def _from_memory(run: RunSpec, folder: Path | None, mesh: Mesh) -> Path | None:
-    """The step in this node's memory, as a checkpoint, where it is sound and newer than `folder`."""
-    if not run.checkpoint.memory_every:
-        return None
-    kept: Path | None = None
+def _newest_step(run: RunSpec, root: Path, mesh: Mesh) -> int:
+    """The newest saved step by its name alone, on disk or in the store: no file is read. -1: none."""
+    steps = [-1]
     if mesh.rank == 0:
-        with suppress(OSError, ValueError, UserError):  # whatever is there, the disk is left
+        finish_commits(root)
+        steps += [step_number(folder.name) for folder in committed(root)[:1]]
+        if run.checkpoint.store is not None:
+            with suppress(UserError, RunError):  # it doesn't answer: _from_store tells, where it matters
+                steps += [step_number(name) for name in list(run_place(run.checkpoint.store).committed())[:1]]
+    return int(from_rank_zero(max(steps), mesh))
+
+
+def _from_memory(run: RunSpec, after: int, memory: MemoryTier) -> CheckpointReader | None:
+    """The newest step in the nodes' memory that is sound, where it lies beyond `after`."""
+    ids: list[str] = []
+    if memory.mesh.rank == 0 and not went_back(run.folder):
+        with suppress(OSError, ValueError):  # whatever is there, the disk is left
             events = read_jsonl(run.folder / "events.jsonl")
-            there = newest(run.folder, {str(event.get("run_id")) for event in events if "run_id" in event})
-            newer = there is not None and (folder is None or read_manifest(there).step > read_manifest(folder).step)
-            kept = there if newer else None
-    name = from_rank_zero(str(kept or ""), mesh)
-    return Path(name) if name and damage(Path(name), mesh) is None else None
+            ids = sorted({str(event["run_id"]) for event in events if "run_id" in event})
+    ids = from_rank_zero(ids, memory.mesh)
+    if not ids or (kept := recall(memory, ids, after)) is None:
+        return None
+    memory.news.append(("memory", kept.line, {"step": kept.step, "copies": kept.copies}))
+    return CheckpointReader(kept.folder, verify_files=False, fetch=kept.fetch)
 
 
 def _further(given: Path, run: RunSpec, root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from scalewright.checkpoint.asynchronous import AsyncSaver
 from scalewright.checkpoint.format import BUFFER, COMPLEX, ISLAND, OPTIMIZER, OUTER
-from scalewright.checkpoint.memory import MemoryTier
+from scalewright.checkpoint.memory.tier import MemoryTier
 from scalewright.checkpoint.read import CheckpointReader
 from scalewright.checkpoint.save import Lines, draft, save
 from scalewright.checkpoint.verify import Retention
