@@ -23,6 +23,7 @@ DOCSTRINGS = re.compile(r"^<!-- docstrings:\s(.*?)\s-->$", re.MULTILINE | re.DOT
 CSS = """
 .md-typeset table:not([class]) { font-size: .72rem; }
 .md-typeset table:not([class]) td:first-child { min-width: 7rem; }
+.md-typeset table:not([class]) code { word-break: normal; }
 .md-grid { max-width: 68rem; }
 """
 
