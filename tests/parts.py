@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from loss_function import cross_entropy
 from runs import events, steps_done
 from scalewright.data.batch import Batch
+from scalewright.parallel.wire import Mean
+from scalewright.train import step
 
 
 class Layer(nn.Module):
@@ -437,4 +439,33 @@ def slow_on_one(logits: Tensor, targets: Tensor, rank: int, world: int, pause: f
     if torch.is_grad_enabled() and torch.distributed.is_initialized():
         here = torch.distributed.get_rank(), torch.distributed.get_world_size()
         time.sleep(pause if here == (rank, world) else 0.02)
+    return cross_entropy(logits, targets)[0]
+
+
+def torn(logits: Tensor, targets: Tensor, folder: str, at: int, where: str, dies: int, misses: int) -> Tensor:
+    """Our own loss. From the `at`-th call on, and once a run: the next time that rank `dies` comes to the end of
+    `where` (the sum of a step's `report`, or an `outer` step's mean) it is killed there, and rank `misses`, which has
+    given its part, learns of the loss and not of the result. All others have it."""
+    if not torch.is_grad_enabled():
+        return cross_entropy(logits, targets)[0]
+    torn.calls = getattr(torn, "calls", 0) + 1  # type: ignore[attr-defined]
+    rank = torch.distributed.get_rank()
+    done = Path(folder) / f"torn-{rank}"
+    if torn.calls < at or done.exists() or rank not in (dies, misses):  # type: ignore[attr-defined]
+        return cross_entropy(logits, targets)[0]
+    done.touch()
+    module, name = (step, "sum_over_ranks") if where == "report" else (Mean, "finish")
+    whole = getattr(module, name)
+
+    def tear(*arguments: Any) -> Any:
+        whole(*arguments)
+        time.sleep(0.2)  # the others have it by now
+        if rank == dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        setattr(module, name, whole)
+        if where == "report":
+            arguments[0].fill_(float("nan"))
+        raise RuntimeError("Connection closed by peer")
+
+    setattr(module, name, tear)
     return cross_entropy(logits, targets)[0]

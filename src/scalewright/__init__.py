@@ -27,6 +27,7 @@ _HOME = {
     "budget": "scalewright.api",
     "inference": "scalewright.api",
     "explain": "scalewright.api",
+    "lab": "scalewright.api",
     "train": "scalewright.api",
     "diagnose": "scalewright.api",
     "load_model": "scalewright.serve.load",

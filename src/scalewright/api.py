@@ -388,6 +388,26 @@ def explain(term: str, run: str | Path | None = None) -> Answer:
     return Answer(look_up(term, run))
 
 
+def lab(
+    name: str, *, short: bool = False, seed: int = 0, out: str | Path | None = None, force: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Answer:  # fmt: skip
+    """Runs a lab's experiment on this machine: the keys of `scalewright lab NAME --json`.
+
+    `short`: with fewer sizes and repetitions; `out`: a page of it, `force` replaces a file there. Raises UserError for
+    an unknown lab, with the nearest ones, or where a package that it needs is missing.
+    """
+    from scalewright.answers import Answer
+    from scalewright.learn.lab.answer import run_lab
+    from scalewright.report.answer import write_answer
+
+    keys = run_lab(name, short=short, seed=seed, tell=tell)
+    if out is not None:
+        keys["page"] = str(out)
+        write_answer(keys, out, force)
+    return Answer(keys)
+
+
 def diagnose(
     *paths: str | Path, model: str | None = None, cluster: str | None = None, layout: Mapping[str, Any] | None = None,
     seq_len: int | None = None, configuration: str | Path | None = None, what_if: Sequence[str] = (),

@@ -8,13 +8,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from checkpoint.test_asynchronous import Training, contents
-from scalewright.checkpoint.memory import root_of
+from scalewright.checkpoint.memory import nodes, root_of
 from scalewright.checkpoint.memory.courier import Server, reach
 from scalewright.checkpoint.memory.recall import Recalled, recall
 from scalewright.checkpoint.memory.tier import MemoryTier
@@ -93,6 +94,23 @@ def test_a_part_that_is_missing_or_older_makes_no_checkpoint(tmp_path):
     assert found.name == "step-00000001"
 
 
+@pytest.mark.parametrize(("per_node", "buddy"), [((2, 2, 2, 2), None), ((2, 2, 2, 2), 6), ((1, 3, 2), 1), ((4, 4), 3)])
+def test_each_rank_is_copied_once_and_not_on_its_own_node(monkeypatch, tmp_path, per_node, buddy):
+    hosts = [f"host-{node}:/dev/shm" for node, ranks in enumerate(per_node) for _ in range(ranks)]
+    monkeypatch.setattr(nodes, "from_rank_zero", lambda value, mesh: value)
+    copied: dict[int, int] = {}
+    for rank in range(len(hosts)):
+        answers = iter([hosts, [[["127.0.0.1", 1]]] * len(hosts)])
+        monkeypatch.setattr(nodes, "gather_json", lambda value, mesh, answers=answers: next(answers))
+        place = nodes.Nodes(SimpleNamespace(rank=rank), tmp_path, buddy, 1.0)
+        copied |= dict.fromkeys(place.sources(), rank)
+        assert place.is_first == (hosts.index(hosts[rank]) == rank)
+        place.close()
+    assert sorted(copied) == list(range(len(hosts)))
+    assert all(hosts[rank] != hosts[by] for rank, by in copied.items())
+    assert len({(hosts[rank], hosts[by]) for rank, by in copied.items()}) == len(per_node)  # one buddy a node
+
+
 def two_nodes(mesh: Mesh, _: object, shelves: str, lost: int) -> Any:
     """Each rank is a node. They keep two steps, one loses its memory (the other's newest file is damaged on its own
     node if `lost` is 2), and all start again: (step, whose parts came from a copy, wrong or missing tensors)."""
@@ -138,22 +156,22 @@ def two_nodes(mesh: Mesh, _: object, shelves: str, lost: int) -> Any:
 
 def lag_and_lose_the_way(kept: MemoryTier, training: Training, run: Path) -> list[str]:
     """Rank 1's copy lags for two steps, which both leave out; then it doesn't find the way. What both are told."""
-    nodes, late = kept.nodes, training.mesh.rank == 1
-    busy, addresses = nodes.busy, nodes._addresses
+    ours, late = kept.nodes, training.mesh.rank == 1
+    busy, addresses = ours.busy, ours._addresses
     if late:
-        nodes.busy = lambda wait_s=0.0: True  # type: ignore[method-assign]
+        ours.busy = lambda wait_s=0.0: True  # type: ignore[method-assign]
     for step in (3, 4):
         kept.begin(training.draft(run, step))
-    nodes.busy = busy  # type: ignore[method-assign]
+    ours.busy = busy  # type: ignore[method-assign]
     assert kept._newest == 2
-    nodes._addresses = [[["127.0.0.1", 1]]] * 2 if late else addresses
+    ours._addresses = [[["127.0.0.1", 1]]] * 2 if late else addresses
     kept.begin(training.draft(run, 5))
     kept.settle()
-    assert ("nobody answers" in nodes.trouble) == late
-    nodes._addresses = addresses
+    assert ("nobody answers" in ours.trouble) == late
+    ours._addresses = addresses
     kept.begin(training.draft(run, 6))
     kept.settle()
-    assert nodes.trouble == ""
+    assert ours.trouble == ""
     return [f"{kind}: {message}" for kind, message, _ in kept.news]
 
 

@@ -41,7 +41,6 @@ def test_an_option_s_words_are_options_somewhere() -> None:
     ("words", "line"),
     [
         (["cost"], "no command 'cost' (scalewright): `budget --params 8B"),
-        (["lab"], "no command 'lab' (scalewright): there is none; `demo` plans, trains"),
         (["Optimize"], "no command 'Optimize' (scalewright): `plan` searches all layouts"),
         (["plan", "m", "--days", "3"], "unknown option --days (scalewright plan): days, device-hours and money come"),
         (["predict", "m", "--gpu_hours", "3"], "--gpu_hours (scalewright predict): days, device-hours"),

@@ -74,6 +74,11 @@ def test_steps_and_tokens_together(spec):
         ({"layout": {"recompute": {"budget": 0.01}}}, "less than the blocks' inputs alone"),
         ({"layout": {"recompute": {"every": 4}}}, "more than the 3 layers"),
         ({"checkpoint": {"keep_best": 1}}, "the best checkpoints are those with the lowest held-out loss"),
+        ({"checkpoint": {"memory_buddy": 1}}, "copies on another node are of steps that are kept in memory"),
+        (
+            {"checkpoint": {"memory_every": 1, "memory_buddy": 4}, "launch": {"nodes": 2}},
+            "4 nodes further, of 2, is the same node",
+        ),
         ({"model": {"positions": "learned", "context": 8}}, "more than the model's 8 learned positions"),
         (
             {"model": {"positions": "learned", "context": 8}, "data": {"python": "parts:Counting", "seq_len": 9}},

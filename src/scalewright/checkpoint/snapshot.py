@@ -92,6 +92,11 @@ class Snapshot:
         self.files: list[dict[str, Any]] = []  # as a writer's job names them
 
     @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What was copied, where it lies."""
+        return self._places
+
+    @property
     def bytes(self) -> int:
         """Of host memory."""
         return sum(file.size for file in self._memory)

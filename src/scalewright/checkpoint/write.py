@@ -109,8 +109,8 @@ class Chunk:
         return self.name.startswith((BUFFER, RANK))
 
 
-def chunks_of(weights: Weights, states: States, mesh: Mesh, islands: IslandTensors | None = None) -> list[Chunk]:
-    """The boxes of weights and of optimizer states that this rank writes."""
+def chunks_of(weights: Weights, states: States, mesh: Mesh | None, islands: IslandTensors | None = None) -> list[Chunk]:
+    """The boxes of weights and of optimizer states that this rank writes; without a mesh all that it holds."""
     chunks: list[Chunk] = []
     outer = islands.outer if islands is not None else {}
     alike, prefix = (states, OPTIMIZER) if islands is None else (islands.shared, OUTER)
@@ -191,7 +191,7 @@ def _looked_at(chunk: Chunk, nonfinite: list[str]) -> Tensor:
     return tensor
 
 
-def _owned(weights: Weights, mesh: Mesh, *, apart: bool = False) -> Iterator[Weight]:
+def _owned(weights: Weights, mesh: Mesh | None, *, apart: bool = False) -> Iterator[Weight]:
     """The weights whose boxes this rank writes: of those that hold the same box, each takes about as many bytes, the
     next tensor going to the rank with the least so far. Empty boxes aren't written.
 
@@ -200,6 +200,9 @@ def _owned(weights: Weights, mesh: Mesh, *, apart: bool = False) -> Iterator[Wei
     """
     taken: dict[tuple[str, ...], list[int]] = {}
     others = {"tie", "dp_replicate"} if apart else {"tie"}
+    if mesh is None:
+        yield from weights
+        return
     for weight in weights:
         if not all(weight.box[1]) or ("tie" in weight.placement.copies and mesh.index("tie")):
             continue

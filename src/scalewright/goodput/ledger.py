@@ -33,7 +33,8 @@ from scalewright.spec.errors import UserError
 
 Event = Mapping[str, Any]
 BEGINS = ("start", "resume")
-ENDS = ("fault", "stop", "finish")
+ENDS = ("fault", "stop", "finish", "regroup")
+BROKEN = ("fault", "regroup")  # of these, what isn't asked for
 AFTER = ("tracker", "restart", "back")  # what others may write after an attempt's end
 NO_SIGN = (*AFTER, "stalled", "hang")  # what isn't the run's own progress
 PARTS = ("productive", "save_stall", "lost_work", "detect", "restart", "load", "data_wait", "compile", "evaluate",
@@ -217,7 +218,7 @@ def _between(life: _Life, later: _Life, totals: dict[str, float], notes: list[st
             notes.append(f"an attempt that ended after step {step} wrote no reason: its last steps count as restart")
     elif life.end is None:
         totals["detect"] += max(gap, 0.0)
-    elif life.end["kind"] == "fault":
+    elif life.end["kind"] in BROKEN:
         noted = max(float(life.end["time"]) - until, 0.0)
         totals["detect"] += min(noted, max(gap, 0.0))
         totals["restart"] += max(gap - noted, 0.0)
@@ -263,7 +264,8 @@ def _attempt(life: _Life, later: _Life | None, zero: float, end: float) -> Attem
     if later is not None:
         noted = float(life.end["time"]) if life.end is not None else later.born
         found = min(max(noted, until), later.born)
-        after = ("detect", "restart") if not saved else ("idle", "idle")
+        broken = not saved or (life.end is not None and life.end["kind"] in BROKEN)
+        after = ("detect", "restart") if broken else ("idle", "idle")
         stretches += [Segment(after[0], until, found), Segment(after[1], found, later.born)]
     placed = tuple(Segment(part, a - zero, b - zero) for part, a, b in stretches if b > a)
     steps = [_step(event) for event in life.events]

@@ -19,6 +19,7 @@ from scalewright.spec.errors import RunError, Stopped
 
 BROKEN = ("onnection closed by peer", "onnection reset by peer", "roken pipe")  # Gloo's words for it
 ADVICE = "use fewer processes, layout.micro_batch=1, layout.recompute=full or a shorter data.seq_len"
+STOPPED = "; the others were stopped (the last checkpoint is kept)"
 Failure = tuple[int, tuple[str, Any]]  # of a rank: raise, died or crash, and what is known of it
 
 
@@ -50,7 +51,7 @@ def blame(failures: list[Failure]) -> Exception:
         return detail if isinstance(detail, Exception) else RunError(str(detail))
     if kind == "died":
         cause = f"worker {rank} {_cause_of_death(detail[0])}"
-        return Died(f"{cause}; the others were stopped (the last checkpoint is kept)", *detail)
+        return Died(f"{cause}{STOPPED}", *detail)
     short, full = detail
     error = RunError(f"worker {rank} failed: {short}")
     error.__notes__ = [full]

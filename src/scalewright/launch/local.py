@@ -27,6 +27,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -36,6 +37,7 @@ from typing import Any
 from scalewright.launch.deaths import ADVICE, Died, aborted, blame, culprits, follows, likeness, oom_kills
 from scalewright.launch.fork_server import WORKER, can_answer
 from scalewright.launch.rank import RankContext, find_context
+from scalewright.launch.regroup import READY, STUCK, Keeper, Line, Regroups
 from scalewright.launch.settings import use_loopback
 from scalewright.launch.stop import EARLY, STOP_SIGNALS, stop_signals
 from scalewright.spec.common.files import scratch_folder
@@ -55,6 +57,14 @@ class _Worker:
     answer: tuple[str, Any] | None = None
     begun: bool = False
     last_words: Path | None = None
+    ready: bool = False  # to meet others anew (regroup.py)
+    accuses: tuple[int, str] | None = None  # a rank that doesn't get on, and why
+
+    def tell(self, message: Any) -> None:
+        """Sends it something, if it is there."""
+        if self.answer is None:
+            with suppress(OSError):
+                self.pipe.send(message)
 
 
 def run_local(
@@ -69,6 +79,7 @@ def run_local(
     import_main: bool = True,
     node: RankContext | None = None,
     devices: Sequence[int] = (),
+    keeper: Keeper | None = None,
 ) -> Any:
     """Runs `target(context, *arguments)` in `world` processes; returns the first one's answer.
 
@@ -78,7 +89,8 @@ def run_local(
     second Ctrl-C, with which the workers leave at once. `import_main` false: workers don't import the script that
     called (it needs no `__main__` guard then, and nothing of it can be among the arguments). `node`: this process's
     rank among nodes, each of which starts `world` workers of one bigger world. `devices`: the numbers of the workers'
-    devices, where they aren't 0, 1, ...
+    devices, where they aren't 0, 1, ... `keeper`: who can go on without workers that died (regroup.py); each then has a
+    `context.line`, and their seats are what numbers of workers mean.
     """
     workers: list[_Worker] = []
     signals: list[int] = []
@@ -108,21 +120,28 @@ def run_local(
         prepare_workers(preload)
         start_method, kills, stuck = _start_method(preload), oom_kills(), tuple[int, ...]()
         threads = threads or find_context().threads or max(1, cores() // world)
+
+        def start(rank: int, *, joins: bool = False) -> _Worker:
+            context = _context(rank, world, folder, threads, node)
+            context = replace(
+                context, device=devices[rank] if devices else None, seat=rank if keeper else None, joins=joins
+            )
+            follow = on_row is not None and (context.rank == 0 or keeper is not None)
+            starting.append(rank)
+            with nullcontext() if import_main else _without_main():
+                worker = _start(start_method, target, context, arguments, follow)
+            starting.clear()
+            return worker
+
         try:
             for rank in range(world):
-                context = _context(rank, world, folder, threads, node)
-                context = replace(context, device=devices[rank]) if devices else context
-                follow = on_row is not None and context.rank == 0
-                starting.append(rank)
-                with nullcontext() if import_main else _without_main():
-                    workers.append(_start(start_method, target, context, arguments, follow))
-                starting.clear()
+                workers.append(start(rank))
                 if signals and len(workers) < world:
                     raise Stopped(EARLY)
             pass_on()  # what came while the last one was started
             if on_start:
                 on_start([worker.process.pid or 0 for worker in workers])
-            return _watch(workers, on_row)
+            return _watch(workers, on_row, Regroups(keeper, workers, partial(start, joins=True)) if keeper else None)
         except Stopped as error:
             error.by_signal = bool(signals)
             raise
@@ -234,9 +253,8 @@ def _start(
     start_method: Any, target: Callable[..., Any], context: RankContext, arguments: Sequence[Any], follow: bool
 ) -> _Worker:
     pipe, worker_pipe = start_method.Pipe(duplex=True)
-    process = start_method.Process(
-        target=_work, args=(worker_pipe, target, context, tuple(arguments), follow), name=f"{WORKER}{context.rank}"
-    )
+    given = worker_pipe, target, context, tuple(arguments), follow
+    process = start_method.Process(target=_work, args=given, name=f"{WORKER}{context.rank}")
     process.start()
     worker_pipe.close()
     return _Worker(process, pipe, last_words=context.last_words)
@@ -250,10 +268,18 @@ def _work(
         use_loopback()
     with suppress(Exception):  # a crash in native code prints its stack to stderr, if there is one
         faulthandler.enable()
+    sending = threading.Lock()
+
+    def send(message: tuple[str, Any]) -> None:
+        with sending:
+            pipe.send(message)
+
     if follow:
-        context = replace(context, tell=lambda kind, row: pipe.send((ROW, (kind, row))))
+        context = replace(context, tell=lambda kind, row: send((ROW, (kind, row))))
+    if context.seat is not None:
+        context = replace(context, line=Line(send, joins=context.joins))
     done = threading.Event()
-    threading.Thread(target=_leave_with_supervisor, args=(pipe, done), daemon=True).start()
+    threading.Thread(target=_leave_with_supervisor, args=(pipe, done, context.line), daemon=True).start()
     try:
         can_answer()
         pipe.send((BEGUN, None))
@@ -276,24 +302,36 @@ def _work(
     os._exit(0 if answer[0] == "ok" else 1)  # skip atexit: a broken process group would hang there
 
 
-def _leave_with_supervisor(pipe: Connection, done: threading.Event) -> None:
+def _leave_with_supervisor(pipe: Connection, done: threading.Event, line: Line | None) -> None:
     """Ends the worker when the supervisor's end of the pipe closes: no orphans, even after kill -9."""
     try:
-        pipe.recv()
+        while True:
+            message = pipe.recv()
+            if line is not None:
+                line.hear(message)
     except (EOFError, OSError):
         if not done.is_set():
             os._exit(1)
 
 
-def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, object]], bool] | None) -> Any:
-    """Waits for every worker and hands on rank 0's rows; at the first failure stops waiting and raises it."""
-    pending = list(workers)
+def _watch(
+    workers: list[_Worker], on_row: Callable[[str, dict[str, object]], bool] | None, regroups: Regroups | None = None
+) -> Any:
+    """Waits for every worker and hands on rank 0's rows; at the first failure stops waiting and raises it, unless
+    others can go on (`regroups`)."""
     failures: list[tuple[int, tuple[str, Any]]] = []
     deadline: float | None = None
     failed_at: float | None = None
-    while pending and (deadline is None or time.monotonic() < deadline):
+    while pending := [worker for worker in workers if worker.answer is None]:
+        if deadline is not None and time.monotonic() >= deadline:
+            break
+        if regroups is not None and deadline is None:
+            if regroups.over():
+                break
+            regroups.look()
+            pending = [worker for worker in workers if worker.answer is None]
         wait([w.pipe for w in pending] + [w.process.sentinel for w in pending], timeout=0.2)
-        for worker in list(pending):
+        for worker in pending:
             alive = worker.process.is_alive()  # before reading: a worker that is gone has sent everything
             for kind, row in _receive(worker):
                 if on_row is not None and on_row(kind, row):
@@ -302,7 +340,8 @@ def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, object]], bo
                 continue
             rank = workers.index(worker)
             worker.answer = worker.answer or _last_words(worker) or _death(worker)
-            pending.remove(worker)
+            if regroups is not None and not failures and regroups.takes(rank, worker.answer):
+                continue
             if worker.answer[0] != "ok":
                 failures.append((rank, worker.answer))
                 failed_at = failed_at or time.time()
@@ -311,6 +350,8 @@ def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, object]], bo
                 if any(kind == "raise" and getattr(detail, "ranks", ()) for _, (kind, detail) in failures):
                     patience = 0.0  # all is known
                 deadline = min(deadline or math.inf, time.monotonic() + patience)
+    if regroups is not None and regroups.failures:
+        regroups.look()  # nobody is left
     if failures:
         error = blame(failures)
         if isinstance(error, RunError):
@@ -318,7 +359,8 @@ def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, object]], bo
             error.failure = error.failure or likeness(error, "".join(getattr(error, "__notes__", ())))
             error.failed_at = failed_at if error.failed_at is None else error.failed_at
         raise error
-    return workers[0].answer[1] if workers[0].answer else None
+    first = workers[regroups.members[0] if regroups is not None else 0]
+    return first.answer[1] if first.answer else None
 
 
 def _receive(worker: _Worker) -> Iterator[tuple[str, dict[str, object]]]:
@@ -332,6 +374,10 @@ def _receive(worker: _Worker) -> Iterator[tuple[str, dict[str, object]]]:
             yield content
         elif kind == BEGUN:
             worker.begun = True
+        elif kind == READY:
+            worker.ready = True
+        elif kind == STUCK:
+            worker.accuses = content
         else:
             worker.answer = (kind, content)
 

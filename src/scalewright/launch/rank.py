@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewright.launch.detect import find_address, find_source
+from scalewright.launch.regroup import Line
 from scalewright.launch.starters import RANK, Source, number_of
 from scalewright.spec.errors import UserError
 
@@ -39,11 +40,18 @@ class RankContext:
     tell: Callable[[str, dict[str, object]], bool | None] | None = None
     supervisor: Path | None = None  # a folder of the process that started this one as a worker, and waits
     device: int | None = None  # its number on this machine; null: the local rank's
+    seat: int | None = None  # its place among workers that may change their ranks; null: they don't
+    joins: bool = False  # it takes the seat of one that died
+    line: Line | None = None  # to the supervisor of such workers
 
     @property
     def last_words(self) -> Path | None:
         """A file for the reason of a rank that can't answer; None where no supervisor reads it."""
-        return None if self.supervisor is None else self.supervisor / f"last-words-{self.rank}"
+        return None if self.supervisor is None else self.supervisor / f"last-words-{self._place}"
+
+    @property
+    def _place(self) -> int:
+        return self.rank if self.seat is None else self.seat
 
     @property
     def alone(self) -> bool:

@@ -99,6 +99,13 @@ def set_group_timeout(timeout: timedelta, group: Any) -> None:
     _set_pg_timeout(timeout, group)
 
 
+def abort_groups() -> None:
+    """Gives up what runs in this process's groups, and the groups with it: NCCL's."""
+    from torch.distributed.distributed_c10d import _abort_process_group
+
+    _abort_process_group()
+
+
 def flight_dumps() -> list[Callable[[bool, bool, bool], bytes]]:
     """Of the flight recorders that this build has: (with collectives, stacks, only active) -> a pickle."""
     import torch._C._distributed_c10d as c10d

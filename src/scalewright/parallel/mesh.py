@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from scalewright.model.torch_private import set_group_timeout
+from scalewright.model.torch_private import abort_groups, set_group_timeout
 from scalewright.parallel.timers import Timers
 from scalewright.spec.grid import Grid
 from scalewright.spec.groups import HEADS, HOST, USED, AxisGroups, plan_groups
@@ -217,11 +217,14 @@ def _agree(store: Any, rank: int, world: int, timeout: timedelta) -> str:
     raise RuntimeError(f"timed out: after {timeout} not all of {world} ranks had come")
 
 
-def leave_world(*, together: bool = True) -> None:
+def leave_world(*, together: bool = True, abort: bool = False) -> None:
     """Takes this rank's process groups down, if there are any.
 
     Not `together`: this rank failed, and others may sit in a collective that it won't reach. Destroying
-    NCCL's groups waits for them, up to the timeout; the end of the process closes their connections.
+    NCCL's groups waits for them, up to the timeout; the end of the process closes their connections. `abort`: it goes
+    on, so that they are given up.
     """
-    if dist.is_initialized() and (together or "nccl" not in dist.get_backend_config()):
+    if abort and not together and dist.is_initialized() and "nccl" in dist.get_backend_config():
+        abort_groups()
+    elif dist.is_initialized() and (together or "nccl" not in dist.get_backend_config()):
         dist.destroy_process_group()

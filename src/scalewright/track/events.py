@@ -6,14 +6,15 @@
 | --- | --- |
 | `start`, `resume` | `began` (when the command did), `load_s` (of reading a checkpoint) |
 | `start` | `world`, `peak_flops` (FLOP/s a device), `peak_source`, `pid`; `scheduler`, `job`, `restarts` |
-| `resume` | `path` of the checkpoint, and what `start` has |
+| `resume` | `path` of the checkpoint, or `in_process`: from what ranks have; and what `start` has |
 | `changed` | `changes`: {dotted key: [old, new]} between the checkpoint's run and the one that goes on |
 | `save` | `path`, `seconds` |
 | `evaluate` | a validation: `seconds` |
 | `lost` | work that is done again after a resume or a rewind: `steps`, `seconds`; `until`: the last sign of it |
 | `stop` | saved, and left: `cause` (SIGTERM, SIGUSR1, file STOP, time limit, callback, ...) |
 | `fault` | `message`; of one that ended an attempt: `failure` (alike for like ones), `ranks`, `detect_s`; `gave_up` |
-| `restart` | `attempt`, `world`, `world_before`; it took `detect_s`, `rendezvous_s`, `load_s`, `first_step_s` |
+| `restart` | `attempt`, `world`, `world_before`, `in_process`; `detect_s`, `rendezvous_s`, `load_s`, `first_step_s` |
+| `regroup` | ranks come together, to take new ones in (`elastic.in_process`) |
 | `memory` | a resume from a step in the nodes' memory: `copies`, of ranks whose part came from another node |
 | `lags` | a save waits for the one before (`seconds`), or steps in memory for their copies on other nodes |
 | `world` | other ranks than the run file's (`elastic`): `asked`, `devices`, `micro_batch`, `accumulation` |

@@ -2,6 +2,7 @@
 
 run.py       reads and resolves (resolve.py), starts ranks (start.py), returns the end    sweep.py   many runs
 elastic.py   other worlds, and local ranks that are started again
+regroup.py   ranks that go on in their processes when others have died; replicas.py: which
 worker.py    one rank: build.py, network.py and engine.py make session.py, which loop.py takes (signals.py)
 loop.py      batches, steps, validation, saves       step.py      one optimizer step      clipping.py   its gradients
 batches.py   the samples of a rank                   learning_rate.py   and how far a run is

@@ -50,22 +50,30 @@ from scalewright.train.metrics.record import Record
 from scalewright.train.metrics.run_files import open_record, write_folder
 from scalewright.train.network import first_weights, load_python
 from scalewright.train.precision import choose_precision, earlier_peak, find_peak
+from scalewright.train.regroup import Past, meet
 from scalewright.train.resolve import Resolved
 from scalewright.train.session import Session
 from scalewright.train.start import Start
 from scalewright.train.state.attempts import GaveUpError, Recovery, decide, find_recovery, note_silent_end
 from scalewright.train.state.claim import claim_folder
+from scalewright.train.state.live import LiveReader
 from scalewright.train.state.resume import Origin, check_optimizer, find_origin
 
 
-def build(start: Start, context: RankContext, device: torch.device, resources: ExitStack) -> Session:
-    """Builds everything up to the first step; `resources` hold the run's folder, its watchdog and checks. Raises
-    UserError where nodes don't fit each other, or the folder holds another run."""
+def build(
+    start: Start, context: RankContext, device: torch.device, resources: ExitStack, past: Past | None = None
+) -> Session:
+    """Builds everything up to the first step; `resources` hold the run's folder, its watchdog and checks. `past`: the
+    run goes on from what ranks have. Raises UserError where nodes don't fit each other, or the folder holds another
+    run."""
     mesh, watch, findings = _meet(start, context, device, resources)
     met = time.time()
+    if past is not None:
+        past.met()
+    live = meet(past, start.resolved.run, mesh) if past is not None and past.joins else None
     start.at("building the model")
     remarks: list[str] = []
-    run = _on_devices(start.resolved.run, mesh, remarks)
+    run = _on_devices(start.resolved.run, mesh, remarks, live)
     resolved = replace(start.resolved, run=run)
     engine, valid = _build_engine(run, mesh), None
     vocabulary, weight = resolved.vocabulary, run.train.mtp_weight
@@ -74,11 +82,11 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
         valid = in_vocabulary(open_data(run.data, "valid", run.seed), resolved.vocabulary)
     if mesh.rank == 0:
         resources.enter_context(claim_folder(run))
-    recovery = _look_back(run, context, mesh, met)
+    recovery = _look_back(run, context, mesh, met, live is not None)
     start.at("looking for a checkpoint, and opening the data")
     looked = time.perf_counter()
     memory = _open_memory(run, mesh, engine, resources)
-    origin = find_origin(resolved, mesh, memory)
+    origin = find_origin(resolved, mesh, memory, live)
     peak, looked = None, time.perf_counter() - looked
     if mesh.rank == 0:  # measured while the others wait; that of an earlier call for a run that goes on
         precision = run.layout.precision
@@ -90,6 +98,8 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
     session, notes = _take_up(resolved, origin, mesh, engine, loss, valid, watch, start.until)
     session.memory = memory
     loaded = looked + time.perf_counter() - read if origin.reader is not None else 0.0
+    session.line, session.owed, session.doing = context.line, live.owed if live is not None else None, session.done
+    session.owes = 0 if session.owed is None else 1 + session.owed.row
     start.at("opening the run's records, and predicting its step")
     if peak is not None:
         remarks += begin_remarks(run, origin.dataset) if origin.reader is None else []
@@ -134,7 +144,7 @@ def _meet(
     return mesh, resources.enter_context(watchdog), findings
 
 
-def _look_back(run: RunSpec, context: RankContext, mesh: Mesh, met: float) -> Recovery | None:
+def _look_back(run: RunSpec, context: RankContext, mesh: Mesh, met: float, live: bool) -> Recovery | None:
     """The failure that this start comes after, on rank 0, which holds the folder; `met`: when the ranks had. Raises
     GaveUpError on all ranks of a run that its launcher starts again, and that fails alike each time. All call it."""
     recovery, words, stopped = None, "", False
@@ -143,7 +153,7 @@ def _look_back(run: RunSpec, context: RankContext, mesh: Mesh, met: float) -> Re
             note_silent_end(run.folder)
         recovery = find_recovery(run.folder)
         if recovery is not None:
-            recovery.met = met
+            recovery.met, recovery.in_process = met, live
         if not ours and (run.elastic is not None or run.launch.max_restarts):
             try:
                 words = decide(run.folder)
@@ -164,9 +174,10 @@ def _build_engine(run: RunSpec, mesh: Mesh) -> Engine:
     return build_deepspeed(run, mesh)
 
 
-def _on_devices(run: RunSpec, mesh: Mesh, remarks: list[str]) -> RunSpec:
-    """The run with the device, and the precision and compilation that it chooses; torch is set to them."""
-    requested = run.layout.precision
+def _on_devices(run: RunSpec, mesh: Mesh, remarks: list[str], live: LiveReader | None = None) -> RunSpec:
+    """The run with the device, and the precision and compilation that it chooses, or that it has had; torch is set to
+    them."""
+    requested = run.layout.precision if live is None else live.state["run"]["layout"]["precision"]
     scaled = run.engine == "scalewright" and not isinstance(run.train.compress, LowRank)
     chosen = choose_precision(requested, mesh.device, remarks, scaled) if mesh.rank == 0 else None
     precision = from_rank_zero(chosen, mesh)

@@ -1,7 +1,8 @@
 """The columns of a step's report, one tensor on the device: sums over ranks, then decisions.
 
 LOSS AUX NORM TOKENS STOP     all-reduced, equal on all ranks; in fp64, for exact tokens (MPS has fp32 alone)
-                              STOP: 1 of a rank with a signal, world + 1 of rank 0 with a callback's "stop"
+                              STOP: 1 of a rank with a signal, world + 1 of rank 0 with a callback's "stop",
+                              less than 1 in all of ranks that are to meet others anew
 WRITTEN                       ranks whose part of the save that is under way is on the disk, or has failed; more than
                               all ranks: it is committed
 BUSIEST ENTROPY DROPPED       of a mixture's experts, means over layers (train/balance.py); 0 without one
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-StopReason = Literal["signal", "callback"]
+StopReason = Literal["signal", "callback", "regroup"]
 
 LOSS, AUX, NORM, TOKENS, STOP, WRITTEN, BUSIEST, ENTROPY, DROPPED = range(9)
 SUMMED = 9
@@ -33,11 +34,11 @@ SUMMED = 9
 WIDTH = MEMORY = SUMMED + 9
 
 
-def stop_request(signal: bool, callback: bool, world: int) -> int:
+def stop_request(signal: bool, callback: bool, world: int, regroup: bool = False) -> float:
     """The value that a rank asked to stop adds to STOP; signals of all ranks add up to `world` at most."""
-    return world + 1 if callback else int(signal)
+    return world + 1 if callback else 1 if signal else 0.5 / world if regroup else 0
 
 
 def stop_reason(total: float, world: int) -> StopReason | None:
     """Why the run is to stop, from the sum over ranks; a callback's wish is put before signals."""
-    return "callback" if total > world else "signal" if total > 0 else None
+    return "callback" if total > world else "signal" if total >= 1 else "regroup" if total > 0 else None

@@ -15,7 +15,7 @@ a checkpoint's model is. A router's correction bias, which no optimizer trains, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -84,6 +84,10 @@ class Islands:
         self.index, self.count = mesh.index(AXIS), mesh.size(AXIS)  # this rank's island; of how many
         self.step = self.last = 0
         self.under_way: list[_UnderWay] = []
+        self.survives = False  # whether islands that are left go on in their processes (train/regroup.py)
+        self.applied: set[int] = set()  # fragments, after the newest step
+        self._arrived: _UnderWay | None = None  # a mean that all may not have yet
+        self._rests: dict[int, Tensor] = {}  # what rounding had taken before fragments were sent
         moved = [w for w in weights if w.trained or w.name.endswith(".router.bias")]
         members: list[list[Weight]] = [[] for _ in range(spec.fragments)]
         for index, weight in enumerate(sorted(moved, key=lambda weight: not weight.trained)):
@@ -107,6 +111,8 @@ class Islands:
         """After an inner step: sends and applies what is due; the outer gradient's norm, 0 without one. A scalar on the
         device. A collective of the ranks that hold the same shards, at the same steps on all."""
         self.step += 1
+        self.applied.clear()
+        self._rests.clear()
         ends = self.step == self.last
         for flight in self.under_way:
             if self.step >= flight.half:
@@ -119,6 +125,7 @@ class Islands:
         for number in (number for number in sent if number not in alike):
             flight = self._send(number)
             if ends or not self.spec.overlap:
+                self._await(flight)
                 norms.append(self._apply(flight, 0.0 if ends else self.spec.kept_share))
             else:
                 self.under_way.append(flight)
@@ -127,12 +134,40 @@ class Islands:
         self.weights.publish()
         return all_sum(torch.stack(norms).sum(), self.mesh, self.mesh.together).sqrt()
 
+    @torch.no_grad()
+    def make_up(self, mesh: Mesh, step: int, applied: Collection[int]) -> None:
+        """The outer step after `step`, in which islands were lost, of those that are left and have met in `mesh`.
+        `applied`: fragments that some of their ranks have applied, so that each has their mean, with the lost ones'
+        part; the others are sent again. Without an overlap."""
+        if self.step != step:
+            self.applied.clear()  # those of an earlier one
+        self.mesh, self.index, self.count, self.step = mesh, mesh.index(AXIS), mesh.size(AXIS), step
+        ends = step == self.last
+        due = [n for n in (range(len(self.fragments)) if ends else self.spec.sent(step)) if n not in self.applied]
+        for number in due:
+            if number not in applied:
+                if number in self._rests:
+                    self.fragments[number].rest = self._rests[number]
+                self._apply(self._send(number), 0.0 if ends else self.spec.kept_share)
+            elif self._arrived is not None:
+                self._apply(self._arrived, 0.0 if ends else self.spec.kept_share)
+        self.weights.publish()
+
     def _send(self, number: int) -> _UnderWay:
         fragment, overlap = self.fragments[number], self.spec.overlap
+        if self.survives and fragment.rest is not None:
+            self._rests[number] = fragment.rest.clone()
         gradient = fragment.masters()
         torch.sub(fragment.outer, gradient, out=gradient)
         mean = Mean(gradient, self.mesh, AXIS, self.spec.outer_dtype, fragment.rest)
         return _UnderWay(number, self.step + (overlap + 1) // 2, self.step + overlap, mean)
+
+    def _await(self, flight: _UnderWay) -> None:
+        """Waits until all ranks have a mean: once one applies it, each that lost others meanwhile can."""
+        if self.survives:
+            flight.mean.finish()
+            self._arrived = flight
+            all_sum(torch.zeros((), device=self.mesh.device), self.mesh, "world")
 
     def _apply(self, flight: _UnderWay, kept_share: float) -> Tensor:
         """The outer update of a fragment; this rank's part of the squared norm of its gradient."""
@@ -147,6 +182,8 @@ class Islands:
             outer.add_(fragment.momentum, alpha=-rate * self.spec.outer_momentum)
         fragment.outer[fragment.trained :] -= gradient[fragment.trained :]
         self._go_on_from(fragment, kept_share)
+        self.applied.add(flight.number)
+        self._arrived = None
         shares = [part.square().sum() / weight.copies for weight, part in fragment.views(trained)]
         return torch.stack(shares).sum() if shares else gradient.new_zeros(())
 

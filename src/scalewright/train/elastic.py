@@ -25,6 +25,7 @@ from typing import Any
 from scalewright.launch.rank import RankContext
 from scalewright.launch.stop import DEVICES_FILE
 from scalewright.spec.common.formatting import counted, printable
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.elastic import layouts_on
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.layout import Layout
@@ -32,7 +33,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
 from scalewright.train.resolve import resolve
-from scalewright.train.state.attempts import decide, note_failure
+from scalewright.train.state.attempts import decide, judge, note_failure
 
 LOOK_S = 1.0  # between looks at the file
 SHOWN = 6  # worlds in an error
@@ -92,12 +93,13 @@ def for_launcher(run: RunSpec, context: RankContext, per_node: int) -> RunSpec:
 
 
 OnRow = Callable[[str, dict[str, object]], bool]
-Begin = Callable[[RunSpec, Sequence[int], OnRow, int], dict[str, Any]]
+Lost = Callable[[RunError], bool]  # notes a failure; whether those that are left may go on
+Begin = Callable[[RunSpec, Sequence[int], OnRow, int, Lost], dict[str, Any]]
 
 
 @dataclass
 class LocalRanks:
-    """Runs local ranks to the run's end. `begin(run, devices, on_row, attempt)` starts those of one, and waits."""
+    """Runs local ranks to the run's end. `begin(run, devices, on_row, attempt, lost)` starts them, and waits."""
 
     run: RunSpec  # with the layout of the run file
     begin: Begin
@@ -107,33 +109,47 @@ class LocalRanks:
     devices: tuple[int, ...] = ()  # numbers of those that the ranks have now
     wanted: tuple[int, ...] | None = None  # those that are to be changed to
     slow: frozenset[int] = frozenset()  # left out until the file asks for all
+    failures: int = 0
+    _noted: RunError | None = None  # the newest one
     _since: float = 0.0  # when the ranks were started
     _looked: float = field(default=0.0)
 
     def until_the_end(self) -> dict[str, Any]:
         """How the run ended. Raises what the last attempt raised, or GaveUpError."""
-        limit = self.run.launch.max_restarts or (math.inf if self.run.elastic is not None else 0)
-        failures, attempt = 0, 0
+        attempt = 0
         self.devices = tuple(range(self.most))
         while True:
             run = self._fitted()
             try:
-                return self.begin(run, self.devices, self._follow, attempt)
+                return self.begin(run, self.devices, self._follow, attempt, self.lost)
             except Stopped as error:
                 if self.wanted is None or error.by_signal:
                     raise
                 self.devices = self.wanted
             except RunError as error:
-                failures += 1
-                if failures > limit or not run.folder.is_dir():
-                    raise
-                seen = time.time() - (error.failed_at or time.time())
-                note_failure(run.folder, error, detect_s=round(seen, 3))
+                self._note(error)
                 back = decide(run.folder, error)
                 gone = {self.devices[rank] for rank in error.ranks} if self.run.elastic is not None else set()
                 self.devices = self._without(gone)
-                self._say(f"{error}{f'; {back}' if back else ''}; restart {failures}")
+                self.say(f"{error}{f'; {back}' if back else ''}; restart {self.failures}")
             attempt += 1
+
+    def lost(self, error: RunError) -> bool:
+        """Notes a failure; whether those that are left may go on in their processes: not after the same one again and
+        again, which has all start from the newest save, or from the one before. Raises one that was one too many."""
+        self._note(error)
+        verdict = judge(read_jsonl(self.run.folder / "events.jsonl"))
+        return not (verdict.back or verdict.stop)
+
+    def _note(self, error: RunError) -> None:
+        if error is self._noted:
+            return
+        self.failures += 1
+        limit = self.run.launch.max_restarts or (math.inf if self.run.elastic is not None else 0)
+        if self.failures > limit or not self.run.folder.is_dir():
+            raise error
+        self._noted, seen = error, time.time() - (error.failed_at or time.time())
+        note_failure(self.run.folder, error, detect_s=round(seen, 3))
 
     def _fitted(self) -> RunSpec:
         """The run on the devices that are left, or on all of them where it doesn't fit fewer."""
@@ -188,11 +204,12 @@ class LocalRanks:
             file.unlink()
         ranks = self.most if not text else int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
         if not 1 <= ranks <= self.most:
-            self._say(f"{DEVICES_FILE} says {text[:20]!r}: write 1 to {self.most}, or nothing for all")
+            self.say(f"{DEVICES_FILE} says {text[:20]!r}: write 1 to {self.most}, or nothing for all")
             return None
         self.slow = frozenset()
         return self._without(())[:ranks] if ranks != len(self.devices) else None
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """A line for the user."""
         if not self.quiet:
             print(printable(text), file=sys.stderr, flush=True)

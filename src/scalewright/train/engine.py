@@ -41,7 +41,7 @@ class Stepper(Protocol):
     @property
     def balance(self) -> Balance | None: ...
 
-    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0, written: float = 0.0) -> Tensor:
+    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: float = 0, written: float = 0.0) -> Tensor:
         """Trains on this rank's micro-batches; returns the report of `train/columns.py`."""
 
 

@@ -13,6 +13,7 @@ frozen: no later collection looks at it. torchtitan does the same (its `gc_freq`
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -27,6 +28,7 @@ from scalewright.train.optimizer import set_rate
 from scalewright.train.profile import Tracer
 from scalewright.train.session import Session
 from scalewright.train.signals import StopRequest
+from scalewright.train.state.live import Owed
 
 LOADS = 50  # rows of the experts' loads in a run: more would be more numbers than all others together
 
@@ -35,20 +37,20 @@ def loop(session: Session, stop: StopRequest) -> StopReason | None:
     """Trains to the last step of this call or a request to stop; returns what stopped it. That and `session.done` are
     equal on all ranks. Raises Rewind on all of them."""
     with closing(session.batches()) as batches:
-        session.done, stopped = _steps(session, batches, stop)
-    return stopped
+        return _steps(session, batches, stop)
 
 
-def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[int, StopReason | None]:
-    """The last step done, and what stopped the run."""
+def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> StopReason | None:
+    """Steps until the run's last; what stopped it before."""
     run, mesh, record = session.run, session.mesh, session.record
     first, last, base = session.done + 1, session.last, session.base_rate
     readback, clock, timers = Readback(mesh.device), Clock(), mesh.timers
     pending: dict[int, tuple[float, Spans]] = {}  # rate and times of steps whose report is under way
-    step = session.done
     if record is not None:
         timers.start(mesh.device)
     pace = Pace(mesh, record)
+    if session.owed is not None and (stopped := _make_up(session, batches, session.owed, stop, clock, pace)):
+        return stop_reason(stopped, mesh.world)
     traced = [step for step in run.profile.steps if first <= step <= last]
     tracer = Tracer(traced, run.folder / "traces", mesh, session.parallel, lambda: _tracing(session, clock))
     numbered = zip(range(first, last + 1), timers.each("data", batches), strict=False)
@@ -58,39 +60,57 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
         session.seed(step)
         session.health.given(step, micros, counted)
         pace.begins(step)
-        asked = stop_request(stop.asked, record is not None and record.stop_asked, mesh.world)
+        callback = record is not None and record.stop_asked
+        asked = stop_request(stop.asked, callback, mesh.world, session.comes_together(step))
+        session.doing, session.began = step, time.perf_counter()
         with session.counter.step():
             report = session.step(micros, counted, asked, session.part_written)
+        session.done, session.owes = step, 2
         pending[step] = rate, timers.take()
         pace.launched()
-        cut_short = False
         stopped = _write(session, batches, readback.push(step, report), pending, clock, pace)
         _write_loads(session, step)
         session.watch.stepped(step)
-        validate = run.train.valid_every and step % run.train.valid_every == 0
-        save = run.checkpoint.every and step % run.checkpoint.every == 0
-        session.copies.after(step, saves=bool(save))
-        if validate or save or stopped or step == last:
+        if stopped or _is_due(session, step):
             stopped = max(stopped, _write(session, batches, readback.flush(), pending, clock, pace))
-            if validate:
-                with session.watch.phase("validate"):
-                    cut_short = not session.validate(step, stop)
-                stopped = stopped or float(cut_short or session.stops(stop))
-            ends = stopped or (step == last and run.checkpoint.at_end)
-            if ends and not save:
-                session.copies.after(step, saves=True)
-            if save or ends:
-                with session.watch.phase("save"):
-                    session.save(step, at_once=bool(ends))
-                stopped = stopped or float(session.stops(stop))
+        session.owes = 2 if pending else 1
+        stopped = _after(session, step, stop, stopped)
+        if stopped or _is_due(session, step):
             clock.restart()
             timers.take()
-        if not stopped and step < last:
-            session.keep_step(step)
-        collect_garbage(step, everything=bool(validate or (save and session.saver is None)))
-        if stopped and (step < last or cut_short):
-            return step, stop_reason(stopped, mesh.world)
-    return step, None
+        session.owes = 2 if pending else 0
+        if stopped and (step < last or session.cut_short):
+            return stop_reason(stopped, mesh.world)
+    return None
+
+
+def _is_due(session: Session, step: int) -> bool:
+    """Whether a validation or a save follows a step."""
+    every = session.run.train.valid_every, session.run.checkpoint.every
+    return step == session.last or any(number and step % number == 0 for number in every)
+
+
+def _after(session: Session, step: int, stop: StopRequest, stopped: float) -> float:
+    """All that follows a step whose numbers have been written; what stops the run."""
+    run = session.run
+    validate = run.train.valid_every and step % run.train.valid_every == 0
+    save = run.checkpoint.every and step % run.checkpoint.every == 0
+    session.copies.after(step, saves=bool(save))
+    if validate:
+        with session.watch.phase("validate"):
+            cut_short = not session.validate(step, stop)
+        stopped = stopped or float(cut_short or session.stops(stop))
+    ends = stopped >= 1 or (step == session.last and run.checkpoint.at_end)
+    if ends and not save:
+        session.copies.after(step, saves=True)
+    if save or ends:
+        with session.watch.phase("save"):
+            session.save(step, at_once=bool(ends))
+        stopped = stopped or float(session.stops(stop))
+    if stopped < 1 and step < session.last:
+        session.keep_step(step)
+    collect_garbage(step, everything=bool(validate or (save and session.saver is None)))
+    return stopped
 
 
 @contextmanager
@@ -102,17 +122,18 @@ def _tracing(session: Session, clock: Clock) -> Iterator[None]:
 
 def _write(
     session: Session, batches: StepBatches, reports: list[Report], pending: dict[int, tuple[float, Spans]],
-    clock: Clock, pace: Pace,
+    clock: Clock, pace: Pace, owed: Owed | None = None,
 ) -> float:  # fmt: skip
-    """Writes the rows that have arrived; the largest STOP among them."""
+    """Writes the rows that have arrived; the largest STOP among them. `owed`: it is that of an earlier session."""
     stopped = 0.0
     for step, report in reports:
-        seconds = clock.lap()
+        seconds = clock.lap() if owed is None else owed.seconds
         rate, spans = pending.pop(step)
         spec, parts = session.run.diloco, spans.breakdown(seconds)
         if session.record is not None:
-            session.record.step(step, report, rate, seconds, batches.hash_of(step), parts)
-            session.recovered(step)
+            session.record.step(step, report, rate, seconds, owed.hash if owed else batches.hash_of(step), parts)
+            if owed is None:
+                session.recovered(step)
             if spec is not None and report[OUTER]:  # the fragments that moved, and how far apart the islands had come
                 fragments = spec.applied(step, session.horizon.total)
                 session.record.event("outer", step=step, fragments=fragments, outer_grad_norm=report[OUTER])
@@ -121,6 +142,20 @@ def _write(
         session.follow_save(report[WRITTEN])
         stopped = max(stopped, report[STOP])
     return stopped
+
+
+def _make_up(session: Session, batches: StepBatches, owed: Owed, stop: StopRequest, clock: Clock, pace: Pace) -> float:
+    """What is still to be done after the step in which ranks were lost; what stops the run."""
+    step, stopped = session.done, 0.0
+    if owed.row and owed.report:
+        asked = owed.report[STOP] if owed.report[STOP] >= 1 else 0.0  # who was to be met has been
+        report = [*owed.report[:STOP], asked, *owed.report[STOP + 1 :]]
+        rate = session.horizon.rate(session.run.lr_schedule, session.base_rate, step)
+        stopped = _write(session, batches, [(step, report)], {step: (rate, Spans([]))}, clock, pace, owed)
+    session.owed, session.owes = None, 1
+    stopped = _after(session, step, stop, stopped)
+    session.owes = 0
+    return stopped if step < session.last or session.cut_short else 0.0
 
 
 def _write_loads(session: Session, step: int) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
 from scalewright.launch.settings import memory_folder
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.compress import check_compress
 from scalewright.spec.diloco import check_diloco
 from scalewright.spec.errors import UserError
@@ -115,7 +116,7 @@ def _check_memory(run: RunSpec) -> None:
         problem = "copies on another node are of steps that are kept in memory, and none are"
         raise UserError(problem, "checkpoint.memory_buddy", "set checkpoint.memory_every, as to 1")
     if kept.memory_buddy and nodes and kept.memory_buddy % nodes == 0:
-        problem = f"{kept.memory_buddy} nodes further, of {nodes}, is the same node"
+        problem = f"{counted(kept.memory_buddy, 'nodes')} further, of {nodes}, is the same node"
         how = "use memory_buddy: 1, the next node" if nodes > 1 else "leave it out: one node has no other"
         raise UserError(problem, "checkpoint.memory_buddy", how)
 

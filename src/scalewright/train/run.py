@@ -29,12 +29,14 @@ from scalewright.machine.load import fair_threads, mark, others_busy
 from scalewright.machine.processor import read_processor
 from scalewright.spec.common.began import begun
 from scalewright.spec.common.heartbeat import Heartbeat
+from scalewright.spec.elastic import check_in_process
 from scalewright.spec.errors import Stopped, UserError
 from scalewright.spec.memory import is_sharded
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.track.store import find_store
 from scalewright.train.callbacks import Callback, Callbacks
-from scalewright.train.elastic import LocalRanks, OnRow, at_most, for_launcher
+from scalewright.train.elastic import LocalRanks, Lost, OnRow, at_most, for_launcher
+from scalewright.train.replicas import Replicas
 from scalewright.train.resolve import (
     Overrides,
     Resolved,
@@ -141,7 +143,9 @@ def train(
                     if on_start is not None:
                         on_start(workers)
 
-                def run_ranks(start: Start, on_row: OnRow | None, devices: Sequence[int] = ()) -> dict[str, Any]:
+                def run_ranks(
+                    start: Start, on_row: OnRow | None, devices: Sequence[int] = (), keeper: Replicas | None = None
+                ) -> dict[str, Any]:
                     heart.now("starting the ranks")
                     ranks = start.resolved.run.layout.devices // nodes
                     threads = context.threads if kind == "cpu" else None
@@ -156,16 +160,23 @@ def train(
                         import_main=False,
                         node=context if nodes > 1 else None,
                         devices=devices,
+                        keeper=keeper,
                     )
                     return ended
 
                 if restarts:
 
-                    def begin(fitted: RunSpec, devices: Sequence[int], on_row: OnRow, attempt: int) -> dict[str, Any]:
+                    def begin(
+                        fitted: RunSpec, devices: Sequence[int], on_row: OnRow, attempt: int, lost: Lost
+                    ) -> dict[str, Any]:
                         again = _start_again(start, asked, fitted, wall) if attempt else start
-                        return run_ranks(again, on_row, devices)
+                        in_process = asked.elastic is not None and asked.elastic.in_process
+                        return run_ranks(
+                            again, on_row, devices, Replicas(again, lost, ranks.say) if in_process else None
+                        )
 
-                    ended = LocalRanks(asked, begin, callbacks, quiet, world).until_the_end()
+                    ranks = LocalRanks(asked, begin, callbacks, quiet, world)
+                    ended = ranks.until_the_end()
                 else:
                     ended = run_ranks(start, callbacks if callbacks else None)
             else:
@@ -192,6 +203,13 @@ def _on_this_world(asked: RunSpec, context: RankContext, simulate: bool) -> RunS
     those of its layout. Raises UserError."""
     if asked.elastic is None:
         return asked
+    islands, overlap = asked.diloco is not None, asked.diloco.overlap if asked.diloco is not None else 0
+    engine, store = asked.engine, asked.checkpoint.store is not None
+    check_in_process(asked.elastic, asked.layout, islands=islands, overlap=overlap, engine=engine, store=store)
+    if asked.elastic.in_process and not context.alone:
+        problem = f"the starter of these ranks ({context.starter}) ends all of them when one dies"
+        how = "start them on one machine with `scalewright train`, or leave it out: elastic: true goes on by a restart"
+        raise UserError(problem, "elastic.in_process", how)
     if not context.alone:
         per_node = asked.layout.devices // (asked.launch.nodes or context.world) if context.whole_node else 1
         return for_launcher(asked, context, asked.launch.per_node or max(1, per_node) if context.whole_node else 1)

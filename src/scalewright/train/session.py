@@ -22,6 +22,7 @@ from scalewright.checkpoint.store.upload import Uploader
 from scalewright.data.dataset import Dataset
 from scalewright.data.mixture import LeftOut, Range
 from scalewright.evaluate.validate import validate
+from scalewright.launch.regroup import Line
 from scalewright.parallel.collectives import all_sum, from_rank_zero, gather_json
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import Micro
@@ -45,6 +46,7 @@ from scalewright.train.resolve import Resolved
 from scalewright.train.signals import StopRequest
 from scalewright.train.state.attempts import Recovery
 from scalewright.train.state.changes import data_settings, run_settings
+from scalewright.train.state.live import Owed
 from scalewright.train.state.run_state import RunState
 from scalewright.train.step import Step
 
@@ -73,6 +75,11 @@ class Session:
     watch: Watchdog
     record: Record | None = None  # rank 0's
     cut_short: bool = False  # a stop ended the validation of step `done`, which is made up
+    doing: int = 0  # the step that was begun last
+    began: float = 0.0  # when, by perf_counter
+    owes: int = 0  # after step `done`: 2 its row, and what comes then; 1 that alone
+    owed: Owed | None = None  # of a step of the session before this one, in which ranks were lost
+    line: Line | None = None  # where ranks that are left go on in their processes
     measured: tuple[int, float] | None = None  # the newest held-out loss, and its step
     save_problem: str | None = None
     memory: MemoryTier | None = None  # the newest steps in the nodes' memory; None: they aren't kept
@@ -101,6 +108,10 @@ class Session:
     def step(self) -> Stepper:
         """One optimizer step at a time. From the first access on routers' choices are counted."""
         step = self.engine.make_step(self.loss, self.guard)
+        if isinstance(step, Step):
+            step.survives = self.line is not None
+            if step.islands is not None:
+                step.islands.survives = step.survives
         if isinstance(step, Step) and (self.saver or self.memory):
             step.before_update = self._copied
         return step
@@ -166,6 +177,12 @@ class Session:
         """Cross-entropy, whatever the run trains on."""
         return build_loss(DEFAULT_LOSS, 0.0, load_python, self.mesh, self.resolved.vocabulary)
 
+    def comes_together(self, step: int) -> bool:
+        """Whether this rank is to meet new ones after a step; with islands, after an outer one."""
+        spec = self.run.diloco
+        outer = spec is None or bool(spec.applied(step, self.horizon.total))
+        return self.line is not None and self.line.asked and outer
+
     def stops(self, stop: StopRequest) -> bool:
         """Whether any rank was asked to stop; called by all, who wait for it."""
         return any(gather_json(stop.asked, self.mesh))
@@ -187,6 +204,7 @@ class Session:
         self.left_out.append(target.samples)
         left_out = LeftOut.of([*self.run.train.guard.leave_out, *self.left_out])
         self.place, self.done = replace(place, left_out=left_out), place.step
+        self.doing, self.owes = self.done, 0
         self.health.go_back(self.place)
         if self.record is not None:
             self.record.go_back(self.place)
@@ -227,7 +245,7 @@ class Session:
         self._lag(self.settle_save(), step)
         saver = None if at_once or self.saver is None or self.saver.failures >= GIVE_UP else self.saver
         try:
-            why = self.state.save(*self._contents(step), finite=not self.health.bad, saver=saver)
+            why = self.state.save(*self.contents(step), finite=not self.health.bad, saver=saver)
         except (RunError, UserError) as error:  # UserError: states that can't be saved; only a stop made it save them
             self._failed(step, str(error))
             return
@@ -244,7 +262,7 @@ class Session:
             self.record.saved(step, seconds)
         self._offer(step, last=at_once)
 
-    def _contents(self, step: int) -> tuple[DataPosition, str, dict[str, object]]:
+    def contents(self, step: int) -> tuple[DataPosition, str, dict[str, object]]:
         """What `RunState.save` is given: place, id, and keys of state.json."""
         place = self.place.after(step, self.run.layout.global_batch, self.resolved.seq_len)
         more: dict[str, object] = {
@@ -267,7 +285,7 @@ class Session:
         if step % self.run.checkpoint.memory_every:
             return
         try:
-            why = self.state.save(*self._contents(step), finite=not self.health.bad, memory=self.memory)
+            why = self.state.save(*self.contents(step), finite=not self.health.bad, memory=self.memory)
         except UserError as error:
             why = str(error)
         if why:

@@ -7,6 +7,9 @@
     clip, update, publish   on local fp32 weights
     islands                 the outer step, where one is due (train/diloco.py)
 
+A step is done once the report's sum is there, which is the last that an update needs of others: from then on it is
+taken, whatever becomes of them. A rank that lost others in that exchange can still take it (`complete`).
+
 No value leaves the device: the step gives one small tensor, and whoever wants numbers reads it later. An update is
 taken, or left out: weights, moments and step counts then stay as they were.
 
@@ -25,6 +28,7 @@ first momentum buffer without filling it, so it is made here, of zeros (momentum
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,8 +48,20 @@ from scalewright.train.balance import Balance
 from scalewright.train.clipping import scale, squared_part, sum_over_ranks
 from scalewright.train.columns import AUX, BUSIEST, DROPPED, LOSS, MEMORY, NORM, OUTER, STOP, TOKENS, WIDTH, WRITTEN
 from scalewright.train.diloco import Islands
-from scalewright.train.guard.decide import Guard
+from scalewright.train.guard.decide import Guard, StepDecision
 from scalewright.train.memory.usage import memory_gib
+
+
+@dataclass
+class Broken:
+    """A step whose report is on its way: gradients are complete, the update is not taken."""
+
+    gradients: list[Tensor]
+    local: Tensor  # of the guard
+    tokens: Tensor
+    before: Guard | None  # as it was before it judged; None: it goes back to nothing
+    summed: Tensor | None = None  # the report of this rank's island
+    verdict: StepDecision | None = None
 
 
 @dataclass
@@ -64,6 +80,11 @@ class Step:
     balance: Balance | None = None  # of a mixture's experts
     islands: Islands | None = None  # under DiLoCo
     before_update: Callable[[], None] | None = None  # called when a step's gradients are there
+    survives: bool = False  # whether ranks that are left go on in their processes (train/regroup.py)
+    broken: Broken | None = None  # the newest step, until it is taken
+    taken: bool = False  # whether its update was
+    summed: Tensor | None = None  # the report of the newest step that was taken: an island's sum
+    report: Tensor | None = None  # and what is told of it, of all islands
     _buffers: KeptBuffers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,7 +98,7 @@ class Step:
             self.guard = Guard(GuardSpec(), device)
         self._buffers = KeptBuffers(self.parallel.model)
 
-    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0, written: float = 0.0) -> Tensor:
+    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: float = 0, written: float = 0.0) -> Tensor:
         """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it.
 
         `counted` is this rank's number of counted tokens, an int64 scalar on the device. Loss is in nats per counted
@@ -85,26 +106,23 @@ class Step:
         of its own part, and the report has means over islands. `stop`: this rank's `stop_request`; `written`: whether
         its part of a save is on the disk.
         """
+        self.broken, self.taken = None, False
+        self._buffers.keep()
         report = torch.zeros(WIDTH + self.mesh.world, device=self.mesh.device)
         tokens = all_sum(counted.to(torch.int64, copy=True), self.mesh, "loss")
         # a batch without a counted token teaches nothing, and breaks nothing
         divisor = tokens.clamp(min=1).to(torch.float32)
-        self._buffers.keep()
         with self.mesh.timers.phase("compute"):
             losses = self._losses(micros, divisor)
         report[LOSS : AUX + 1] = losses / self.mesh.size("tp")  # whose ranks all have the same
         report[STOP], report[WRITTEN] = stop, written
         with self.mesh.timers.phase("optimizer"):
-            self._update(report)
+            exact = self._update(report, tokens)
         self.parallel.buffers.share()
-        exact = report if self.mesh.device.type == "mps" else report.double()
-        exact[TOKENS] = tokens
         if self.islands is None:
             return exact
         with self.mesh.timers.phase("optimizer"):
-            norm = self.islands.after_step()
-        exact = self.islands.merge(exact)
-        exact[OUTER] = norm
+            exact[OUTER] = self.islands.after_step()
         return exact
 
     def _losses(self, micros: Sequence[Micro], divisor: Tensor) -> Tensor:
@@ -140,8 +158,8 @@ class Step:
         return loss, norm
 
     @torch.no_grad()
-    def _update(self, report: Tensor) -> None:
-        """Clips and updates from the gradients that lie there, and completes the step's report."""
+    def _update(self, report: Tensor, tokens: Tensor) -> Tensor:
+        """Clips and updates from the gradients that lie there; the step's report, of all islands."""
         assert self.guard is not None
         weights = self.parallel.weights
         if self.before_update is not None:
@@ -152,9 +170,45 @@ class Step:
         report[MEMORY + self.mesh.rank] = memory_gib(self.mesh.device)
         if self.balance is not None:
             report[BUSIEST : DROPPED + 1] = self.balance.count()
-        local = self.guard.note_local(report)
+        before = deepcopy(self.guard) if self.survives and self.islands is not None else None
+        self.broken = Broken(gradients, self.guard.note_local(report), tokens, before)
         sum_over_ranks(report, self.mesh)
-        verdict = self.guard.judge(report, local, self.clip_norm)
+        exact = self._judge(self.broken, report)
+        if self.islands is not None:
+            exact = self.islands.merge(exact)
+        self._take(self.broken, exact)
+        return exact
+
+    def _judge(self, step: Broken, summed: Tensor) -> Tensor:
+        """Decides on a step by its summed report; with the decision, in fp64."""
+        assert self.guard is not None
+        step.summed = summed.clone() if self.survives else summed
+        step.verdict = self.guard.judge(summed, step.local, self.clip_norm)
+        exact = summed if self.mesh.device.type == "mps" else summed.double()
+        exact[TOKENS] = step.tokens
+        return exact
+
+    @torch.no_grad()
+    def complete(self, summed: Tensor) -> None:
+        """Takes the step that broke off, by the sum that another rank of the island has. Without any message: buffers
+        and islands are still to be shared."""
+        assert self.broken is not None
+        if self.broken.verdict is None:
+            self._judge(self.broken, summed.clone())
+        self._take(self.broken, None)
+
+    def undo(self) -> None:
+        """What a step that broke off has changed goes back: it is done again."""
+        self._buffers.put_back_unless(torch.zeros((), dtype=torch.bool, device=self.mesh.device))
+        if self.broken is not None and self.broken.before is not None and self.guard is not None:
+            self.guard.load(self.broken.before.state())
+
+    def _take(self, step: Broken, report: Tensor | None) -> None:
+        """The update, as it was decided."""
+        weights, gradients, verdict = self.parallel.weights, step.gradients, step.verdict
+        assert self.guard is not None
+        assert verdict is not None
+        self.broken, self.taken, self.summed, self.report = None, True, step.summed, report
         self._buffers.put_back_unless(verdict.keep)
         if self.parallel.compression is not None:
             self.parallel.compression.keep(verdict.keep)

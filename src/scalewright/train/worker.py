@@ -11,6 +11,8 @@ of their row; masks of a cut row are made by parts, and such a fault would spoil
 
 from __future__ import annotations
 
+import gc
+import math
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -23,6 +25,7 @@ import torch
 
 from scalewright.data.batch import IGNORED, Batch
 from scalewright.launch.rank import RankContext
+from scalewright.launch.regroup import Line
 from scalewright.launch.stop import STOP_FILE, save_at
 from scalewright.machine.load import CpuMark, others_busy, too_many_threads
 from scalewright.machine.processor import read_processor
@@ -41,10 +44,12 @@ from scalewright.train.build import build
 from scalewright.train.callbacks import answer
 from scalewright.train.columns import StopReason
 from scalewright.train.guard.health import Rewind
+from scalewright.train.hangs.process import is_broken
 from scalewright.train.loop import garbage_at_steps, loop
 from scalewright.train.memory.out_of_memory import memory_explained
 from scalewright.train.memory.usage import keep_history
 from scalewright.train.network import types_explained
+from scalewright.train.regroup import Past, Regrouping
 from scalewright.train.session import Session
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
@@ -56,37 +61,19 @@ def work(context: RankContext, start: Start, stop: StopRequest | None = None) ->
     has joined."""
     started = time.perf_counter()
     run, device = start.resolved.run, own_device(start.device, context)
-    if context.threads:
-        torch.set_num_threads(context.threads)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if run.deterministic:
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False
+    if context.line is not None:
+        return _live_on(context, context.line, start, device, started)
+    _set_up(run, context, device)
     with stop.joins(tell=context.rank == 0) if stop is not None else nullcontext():
         if not context.alone:
-            timeout = timedelta(seconds=run.train.timeouts.start_s)
-            place = context.rank, context.world, context.rendezvous
-            attempt = None if context.starter == "torchrun" else context.attempt
-            shared = context.shared_store
-            name = join_world(*place, device, attempt=attempt, shared_store=shared, timeout=timeout)
-            context = replace(context, meeting=name)
-    keep_history(run.profile.memory, device)
+            context = _join(context, run, device)
     together = False
     try:
         with (
             memory_explained(run, start.resolved.seq_len, context.rank, device),
             _stop_request(run, context, stop) as stop,
-            ExitStack() as resources,
         ):
-            session = build(start, context, device, resources)
-            start.at("")
-            remark = _thread_remark(context, start.busy) if session.record and device.type == "cpu" else None
-            if session.record is not None and remark is not None:
-                session.record.event("load", remark)
-            if start.prepare is not None:
-                start.prepare(session)
-            ended = _train(session, stop, started)
+            ended = _life(context, start, device, stop, started)
         together = True
         return ended
     except Stopped:  # which all ranks had agreed on
@@ -94,6 +81,96 @@ def work(context: RankContext, start: Start, stop: StopRequest | None = None) ->
         raise
     finally:
         leave_world(together=together)
+
+
+def _set_up(run: RunSpec, context: RankContext, device: torch.device) -> None:
+    if context.threads:
+        torch.set_num_threads(context.threads)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if run.deterministic:
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    keep_history(run.profile.memory, device)
+
+
+def _join(context: RankContext, run: RunSpec, device: torch.device, limit_s: float = math.inf) -> RankContext:
+    """Meets the others; the rank, with the name of the meeting."""
+    timeout = timedelta(seconds=min(run.train.timeouts.start_s, limit_s))
+    place = context.rank, context.world, context.rendezvous
+    attempt = None if context.starter == "torchrun" else context.attempt
+    name = join_world(*place, device, attempt=attempt, shared_store=context.shared_store, timeout=timeout)
+    return replace(context, meeting=name)
+
+
+def _life(
+    context: RankContext, start: Start, device: torch.device, stop: StopRequest, started: float,
+    past: Past | None = None,
+) -> dict[str, object]:  # fmt: skip
+    """Builds a session and trains; how the run ended. `past`: of a rank that outlives others."""
+    session: Session | None = None
+    try:
+        with ExitStack() as resources:
+            session = build(start, context, device, resources, past)
+            start.at("")
+            first = session.record is not None and device.type == "cpu" and (past is None or not past.joins)
+            remark = _thread_remark(context, start.busy) if first else None
+            if session.record is not None and remark is not None:
+                session.record.event("load", remark)
+            if start.prepare is not None:
+                start.prepare(session)
+            if past is not None:
+                past.live = None
+            return _train(session, stop, started)
+    finally:
+        if past is not None:
+            past.ends(session)
+
+
+MEET_S = 60.0  # that ranks which are there, and know it, may take to connect
+
+
+def _live_on(context: RankContext, line: Line, start: Start, device: torch.device, started: float) -> dict[str, object]:
+    """A rank that outlives others: one session after the other, each for those that are left, or are there again."""
+    run, past = start.resolved.run, Past(line)
+    _set_up(run, context, device)
+    go = line.meet() if line.joins else None
+    with memory_explained(run, start.resolved.seq_len, context.rank, device), _stop_request(run, context, None) as stop:
+        while True:
+            if go is not None:
+                (start,) = go.arguments
+                context = replace(context, rank=go.rank, world=go.world, local_rank=go.rank, local_world=go.world)
+                context = replace(context, attempt=go.meeting)
+                past = Past(line) if go.new else past
+                _stop_request(start.resolved.run, context, stop)
+            together = False
+            past.begins(joins=go is not None)
+            try:
+                if not context.alone:
+                    context = _join(context, run, device, MEET_S if go is not None else math.inf)
+                ended = _life(context, start, device, stop, started, past)
+                together = True
+                return ended
+            except Regrouping:
+                together, error = True, None
+            except Stopped:
+                together = True
+                raise
+            except Exception as problem:
+                behind = getattr(problem, "ranks", ())
+                if not (line.lost or behind or (isinstance(problem, RuntimeError) and is_broken(problem))):
+                    raise
+                for rank in behind:
+                    line.accuse(rank, str(problem))
+                error = problem
+            finally:
+                if not together:
+                    line.cut()
+                leave_world(together=together, abort=True)
+            if (go := line.meet()) is None:
+                raise error or RunError("new ranks were to be met, and didn't come")
+            error = None  # with what its frames hold
+            gc.collect()
 
 
 def _train(session: Session, stop: StopRequest, started: float) -> dict[str, object]:
@@ -114,6 +191,12 @@ def _train(session: Session, stop: StopRequest, started: float) -> dict[str, obj
             stopped = _stops_first(session, stop) or _loop_again(session, stop)
         with session.watch.phase("save"):
             session.settle_save()
+        if stopped == "regroup":
+            if record is not None:
+                record.event(
+                    "regroup", f"step {session.done}: ranks that are there again are taken in", step=session.done
+                )
+            raise Regrouping
         counts = session.counter.together()  # of a call that had enough steps
         if counts is not None and record is not None:
             record.event("measured", "", step=session.done, **counts)

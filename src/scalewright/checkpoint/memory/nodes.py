@@ -39,7 +39,9 @@ class Nodes:
         self._addresses: list[list[list[Any]]] = []  # by rank
         self._listener: socket.socket | None = None
         if self.count > 1:
-            self._listener = socket.create_server(("", 0), backlog=128)
+            dual = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if dual else socket.AF_INET
+            self._listener = socket.create_server(("", 0), family=family, backlog=128, dualstack_ipv6=dual)
             self._addresses = gather_json(_addresses(self._listener.getsockname()[1]), mesh)
             self.secret = str(from_rank_zero(secrets.token_hex(16), mesh))
             self._courier = Background("memory.courier", self._listener.fileno())
@@ -107,14 +109,17 @@ def _addresses(port: int) -> list[list[Any]]:
     host's name leads, and then every other address of it."""
     import psutil  # late: what it imports differs from system to system
 
-    families = (socket.AF_INET,)
-    of = {name: [e.address for e in entries if e.family in families] for name, entries in psutil.net_if_addrs().items()}
+    families = (socket.AF_INET, socket.AF_INET6)  # in this order; of the latter no address of one link alone (%)
+    of = {
+        name: [e.address for family in families for e in entries if e.family == family and "%" not in e.address]
+        for name, entries in psutil.net_if_addrs().items()
+    }
     if chosen := gloo_interfaces():
         names = [name for name in of if name in chosen]
         return [[address, port] for name in names for address in of[name]]
     named: list[str] = []
     with suppress(OSError):
-        named = [str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
+        named = [str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None)]
     every = [*named, *(address for addresses in of.values() for address in addresses)]
-    every = sorted(dict.fromkeys(every), key=lambda address: address.startswith("127."))
+    every = sorted(dict.fromkeys(every), key=lambda address: address.startswith("127.") or address == "::1")
     return [[address, port] for address in every]

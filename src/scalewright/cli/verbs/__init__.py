@@ -30,6 +30,7 @@ from scalewright.cli.verbs.explore import explore
 from scalewright.cli.verbs.generate import generate
 from scalewright.cli.verbs.goodput import goodput
 from scalewright.cli.verbs.inference import inference
+from scalewright.cli.verbs.lab import lab
 from scalewright.cli.verbs.launch import launch
 from scalewright.cli.verbs.parity import parity
 from scalewright.cli.verbs.plan import plan
@@ -51,6 +52,7 @@ VERBS: dict[str, dict[str, Verb | Group]] = {  # by heading, in the order in whi
     "Start here": {
         "demo": demo,
         "explain": explain,
+        "lab": lab,
         "doctor": doctor,
         "presets": (
             "The models and clusters known by name.",

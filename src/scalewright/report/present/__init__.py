@@ -25,6 +25,10 @@ def show_answer(answer: Mapping[str, Any], command: str = "") -> Shown:
         from scalewright.report.present.goodput import show_goodput
 
         return show_goodput(answer)
+    if "lab" in answer:
+        from scalewright.report.present.lab import show_lab
+
+        return show_lab(answer)
     if "see" in answer:
         from scalewright.report.present.explain import show_entry
 

@@ -216,7 +216,7 @@ class DeepSpeedStep:
             watch_updates(self.engine, self._look)
         self._stage = stage
 
-    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0, written: float = 0.0) -> Tensor:
+    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: float = 0, written: float = 0.0) -> Tensor:
         """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it."""
         mesh = self.mesh
         report = torch.zeros(WIDTH + mesh.world, device=mesh.device)

@@ -60,7 +60,7 @@ class Watchdog:
     ) -> None:
         self.rank, self.mesh, self.folder, self.timeouts = context.rank, mesh, folder, timeouts
         self.patience = patience or Patience()
-        self._last_words = context.last_words
+        self._last_words, self._line = context.last_words, context.line
         self._sees_all = context.supervisor is not None and context.local_world == context.world
         self._now: Callable[[], float] = time.monotonic
         self.record: Record | None = None  # rank 0's, once all is built
@@ -84,6 +84,7 @@ class Watchdog:
         self._waits = False  # whether this rank waited in a collective when it was asked
         self._others_since: float | None = None  # when the rank that waits longest began to
         self._heard = False  # whether the board has ever answered
+        self._accused = False  # whether the launcher was told
         self._failed = False  # whether a failure of this thread has been reported
         self._progress = (-1, -1)  # steps and phases done, collectives begun
         self._progress_at = self._looked_at = self._now()
@@ -150,7 +151,7 @@ class Watchdog:
         if any(word in text for word in ("imed out", "timeout")):
             verdict = self._verdict or self._read_verdict()
             return None if verdict is None else self._given_up(verdict)
-        if not is_broken(error):
+        if not is_broken(error) or self._line is not None:  # who goes on asks for no reason, which the launcher has
             return None
         if self._verdict is not None:
             return self._given_up(self._verdict)
@@ -234,7 +235,12 @@ class Watchdog:
         return not self.patience.silent and self._verdict is not None and SILENT in self._verdict.text
 
     def _give_up(self, reason: str) -> None:
-        """Ends this process, whose main thread doesn't come out of its wait."""
+        """Ends this process, whose main thread doesn't come out of its wait; or has the one ended that it waits for."""
+        if self._line is not None and self._verdict is not None:
+            if not self._accused:
+                self._line.accuse(self._verdict.rank, reason)
+            self._accused = True
+            return
         if self._last_words is not None:
             behind = -1 if self._verdict is None else self._verdict.rank
             self._last_words.write_text(f"{behind} {self._since():.3f}\n{reason}", encoding="utf-8")

@@ -12,7 +12,7 @@ from scalewright.launch.settings import present_environment
 from scalewright.launch.starters import attempt_facts
 from scalewright.spec.base import write_yaml
 from scalewright.spec.common.files import write_whole
-from scalewright.spec.common.formatting import count
+from scalewright.spec.common.formatting import count, counted
 from scalewright.spec.common.jsonl import begins_after, read_jsonl
 from scalewright.spec.common.untrusted import inside
 from scalewright.spec.ends import COMPANIONS
@@ -35,6 +35,7 @@ from scalewright.train.precision import Peak
 from scalewright.train.resolve import Resolved
 from scalewright.train.session import Session
 from scalewright.train.state.changes import Changes
+from scalewright.train.state.live import LiveReader
 from scalewright.train.state.resume import Origin
 
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
@@ -74,7 +75,7 @@ def open_record(
     """Rank 0's writers, opened to go on from where the run stands; `notes` and then start or resume become events.
     `times`: when its command began, seconds of reading the checkpoint."""
     resolved, run, place = session.resolved, session.run, session.place
-    folder, done = run.folder, place.step
+    folder, done, live = run.folder, place.step, isinstance(origin.reader, LiveReader)
     parameters, flops = _counts(resolved, session.engine.network)
     before = origin.reader.folder if origin.reader else folder
     ours = before.resolve().parent in ((folder / "checkpoints").resolve(), root_of(folder).resolve())
@@ -102,7 +103,11 @@ def open_record(
         "pid": os.getpid(), **times, **attempt_facts(),
     }  # fmt: skip
     if origin.reader:
-        record.event("resume", f"resumed from step {done}", step=done, path=str(before), **facts)
+        message = (
+            f"{counted(run.layout.devices, 'ranks')} go on after step {done}" if live else f"resumed from step {done}"
+        )
+        how = {"in_process": True} if live else {"path": str(before)}
+        record.event("resume", message, step=done, **how, **facts)
     else:
         record.event("start", step=done, **facts)
     record.lost(done, opened=True)

@@ -179,6 +179,7 @@ class Recovery:
     number: int  # of the run's restarts
     was: int | None  # ranks before
     begun: float  # of the fault, in seconds since 1970
+    in_process: bool = False  # ranks that were left have gone on, or have taken in others
     met: float = 0.0
     loaded: float = 0.0
 
@@ -186,21 +187,28 @@ class Recovery:
         """The event's fields, at the end of the first step; without `detect_s` where a launcher noticed the failure and
         nobody measured how long it took."""
         noticed = {"detect_s": float(seconds)} if (seconds := self.fault.get("detect_s")) is not None else {}
+        more = {"in_process": True} if self.in_process else {}
         parts = {
             **noticed, "rendezvous_s": self.met - self.begun, "load_s": self.loaded - self.met,
             "first_step_s": time.time() - self.loaded,
         }  # fmt: skip
         seconds = {key: round(max(0.0, value), 3) for key, value in parts.items()}
-        about = {"attempt": self.number, "world": ranks, "world_before": self.was, "error": self.fault["failure"]}
-        return {**about, **seconds, "seconds": round(sum(seconds.values()), 3)}
+        about = {"attempt": self.number, "world": ranks, "world_before": self.was, "error": self.fault.get("failure")}
+        return {**about, **more, **seconds, "seconds": round(sum(seconds.values()), 3)}
 
 
 def find_recovery(folder: Path) -> Recovery | None:
-    """The failure that this start comes after; None where the run ended otherwise, or never began."""
+    """The failure that this start comes after, or the taking in of ranks; None where the run ended otherwise, or never
+    began."""
     events = _read_events(folder)
-    place = next((n for n in range(len(events) - 1, -1, -1) if {"failure", "time"} <= events[n].keys()), None)
+    breaks = [n for n, event in enumerate(events) if "time" in event and _is_break(event)]
+    place = breaks[-1] if breaks else None
     if place is None or any(event.get("kind") in (*STARTS, *ENDS) for event in events[place:]):
         return None
     was = next((event.get("world") for event in reversed(events) if event.get("kind") in STARTS), None)
     number = 1 + sum(event.get("kind") == "restart" for event in events)
     return Recovery(events[place], number, was, float(events[place]["time"]))
+
+
+def _is_break(event: Event) -> bool:
+    return "failure" in event or event.get("kind") == "regroup"

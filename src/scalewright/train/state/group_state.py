@@ -48,11 +48,11 @@ class GroupState:
 
     def check(self) -> None:
         """Raises UserError when something that changed can't be saved."""
-        self._changed()
+        self.changed()
 
     def read(self, mesh: Mesh) -> dict[str, object]:
         """{"groups": ..., "entries": ...} of all ranks, or {"ranks": [each one's own]} where they differ."""
-        ranks = gather_json(self._changed(), mesh)
+        ranks = gather_json(self.changed(), mesh)
         return ranks[0] if all(rank == ranks[0] for rank in ranks) else {"ranks": ranks}
 
     def write(self, saved: Mapping[str, Any], mesh: Mesh) -> None:
@@ -73,7 +73,7 @@ class GroupState:
         entries: dict[Any, Any] = self.optimizer.state
         entries.update({name: decode(value) for name, value in saved.get("entries", {}).items()})
 
-    def _changed(self) -> dict[str, object]:
+    def changed(self) -> dict[str, object]:
         """The values that have changed, encoded: [{key: {"first", "now"}}] of the groups, and entries of
         the optimizer's state that belong to no weight."""
         groups = []

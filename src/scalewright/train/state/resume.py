@@ -51,11 +51,13 @@ class Origin:
         return self.reader.state if self.reader is not None else {}
 
 
-def find_origin(resolved: Resolved, mesh: Mesh, memory: MemoryTier | None = None) -> Origin:
-    """Where a run goes on from; `memory`: of the nodes, where steps are kept there. All ranks call it; raises UserError
-    when it is another run than was saved."""
+def find_origin(
+    resolved: Resolved, mesh: Mesh, memory: MemoryTier | None = None, live: CheckpointReader | None = None
+) -> Origin:
+    """Where a run goes on from: `live`, where ranks have it; `memory`: of the nodes, where steps are kept there. All
+    ranks call it; raises UserError when it is another run than was saved."""
     run = resolved.run
-    reader, notes = _find_resume(run, mesh, memory)
+    reader, notes = (live, []) if live is not None else _find_resume(run, mesh, memory)
     state = reader.state if reader is not None else {}
     samples = int(state.get("samples", 0))
     saved = state.get("data", {})  # without positions of an older release's run, or of a user's own data

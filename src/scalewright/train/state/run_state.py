@@ -22,12 +22,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from scalewright.checkpoint.asynchronous import AsyncSaver
-from scalewright.checkpoint.format import ISLAND, OPTIMIZER, OUTER
+from scalewright.checkpoint.format import BUFFER, COMPLEX, ISLAND, OPTIMIZER, OUTER
 from scalewright.checkpoint.memory.tier import MemoryTier
 from scalewright.checkpoint.read import CheckpointReader
 from scalewright.checkpoint.save import Lines, draft, save
 from scalewright.checkpoint.verify import Retention
-from scalewright.checkpoint.write import IslandTensors
+from scalewright.checkpoint.write import Chunk, IslandTensors, chunks_of, whole_chunk
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
@@ -140,6 +140,24 @@ class RunState:
         if saver is None or why:
             save(drafted, mesh)
         return why
+
+    def whole(self, place: DataPosition, more: dict[str, object]) -> tuple[list[Chunk], dict[str, object]]:
+        """All that this rank has, and no other is asked for: boxes, and keys of a state.json whose numbers are those of
+        its own weights. For a rank that stands at the same place of another replica; PowerSGD's error isn't in it."""
+        (tensors, numbers), islands = self.read_states(), self.islands
+        about = {"seed": self.run.seed, "optimizer_name": optimizer_name(self.run), "optimizer": numbers}
+        state = {"step": place.step, "samples": place.samples, "tokens": place.tokens, **about, **more}
+        if self.groups is not None:
+            state["optimizer_groups"] = self.groups.changed()
+        if complexes := [name for name, tensor in self.buffers.named().items() if tensor.is_complex()]:
+            state[COMPLEX] = complexes
+        of_islands = None
+        if islands is not None:
+            own = {"optimizer": numbers, "guard": more.get("guard", {})}
+            state |= {"diloco": islands.state(), "islands": [own] * islands.count}
+            of_islands = IslandTensors(0, islands.outer(), islands.shared(), islands.own())
+        chunks = chunks_of(self.weights, tensors, None, of_islands)
+        return chunks + [whole_chunk(BUFFER + name, t) for name, t in self.buffers.named().items()], state
 
     def restore(self, reader: CheckpointReader) -> tuple[DataPosition, list[str]]:
         """Brings everything back, whatever layout wrote it; where the run stands, and notes for the user. With other
