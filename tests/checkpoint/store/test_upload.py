@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runs import TIMING, run_data
+from runs import TIMING, run_data, wait_for
 from scalewright.api import train
 from scalewright.checkpoint.store import upload
 from scalewright.checkpoint.store.look import look_into
@@ -149,12 +149,12 @@ def test_what_is_there_isn_t_put_again_and_another_of_its_step_replaces_it(saves
 def test_a_part_of_an_earlier_attempt_doesn_t_count(saves, tmp_path, monkeypatch):
     """Rank 1's part of step 4 is there, of another save: without its own there is no COMMIT."""
     monkeypatch.setattr(upload, "STALL_S", 0.2)
+    monkeypatch.setattr(upload, "PAUSES", (0.01,))
     url, events = f"file://{tmp_path}/store", list[str]()
     open_store(url, create=True).put("parts/00000004-00001", b"of another")
     uploader = Uploader(url, 0, 2, Retention(), lambda kind, message="", **fields: events.append(message))
     uploader.offer(saves[1])
-    while not events:
-        pass
+    wait_for(lambda: bool(events), 60, "the first failure")
     uploader.close()
     assert not (tmp_path / "store" / "checkpoints" / "step-00000004" / "COMMIT").exists()
     assert "rank 1 hasn't put its files" in events[0]
@@ -175,8 +175,7 @@ def test_a_store_that_fails_is_tried_again_and_said(saves, tmp_path, monkeypatch
         f"file://{tmp_path}/store", 0, 1, Retention(), lambda kind, message="", **_: events.append((kind, message))
     )
     uploader.offer(saves[0])
-    while not any(kind == "store" for kind, _ in events):
-        pass
+    wait_for(lambda: any(kind == "store" for kind, _ in events), 60, "the save to arrive")
     uploader.close()
     assert [kind for kind, _ in events] == ["fault", "fault", "store"]
     assert "step-00000002 isn't in the store yet: it asks to slow down" in events[0][1]
@@ -212,8 +211,7 @@ def test_a_slow_store_never_blocks_and_skips_alike(saves, tmp_path, monkeypatch)
     copies = [shutil.copytree(folder, tmp_path / "run" / "checkpoints" / folder.name) for folder in saves[:2]]
     uploader = Uploader(f"file://{tmp_path}/store", 0, 1, Retention())
     uploader.offer(copies[0])
-    while uploader._queue:  # until it is under way
-        pass
+    wait_for(lambda: not uploader._queue, 60, "the first to be under way")
     assert not uploader.waiting
     uploader.offer(copies[1])
     assert uploader.waiting
