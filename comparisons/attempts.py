@@ -43,10 +43,18 @@ CLASSES: dict[str, tuple[str, int, Any]] = {
     "concurrency": ("11 / 16", 36, two_at_once),
     "of our own": ("new", len(MOMENTS) + len(ALONE), invented),
 }
+# class, how many held on 2026-11-26, what has tried it since
 CITED = [
     ("random faults on layouts", "52 / 57", "172 signals at random moments (2026-11-26-moments), 100 stops of 13 "
-     "launchers (2026-11-25-stops), and chaos.py's latest result: all ended bitwise"),
+     "launchers (2026-11-25-stops), 26 faults and more since (2026-11-28-chaos): all ended bitwise"),
+    ("TERM while workers start", "16 / 29", "87 of those signals came before the first step, 48 of them to local "
+     "workers or torchrun's: all left with a code that the moment allows"),
     ("checkpoint damage", "68 / 68", "1,000 damages and 1,480 ends of a save (2026-11-28-checkpoint-damage)"),
+    ("bad input", "419 / 433", "35 uses of a file by verbs, each in 14 odd forms (tests/cli/test_odd_paths.py): 490"),
+    ("environments", "60 / 76", "10 verbs with 8 kinds of streams (tests/cli/test_streams.py), variables of 23 "
+     "starters (tests/launch/environments): 103"),
+    ("security", "349 / 357", "41 words in every text of 10 launch targets, 13 in runs for each trainer "
+     "(test_hostile.py), 94 changed files (tests/test_malicious.py), 39 verbs (tests/cli/test_escapes.py)"),
 ]  # fmt: skip
 NAME = "attempts"
 

@@ -29,7 +29,7 @@ BUDGET = {
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 710,  # every second of all attempts in ten parts, as stretches of time
     "inference": 2_200,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
-    "launch": 4_330,  # ranks that died, nodes that go, workers that outlive others: 200; whose port; stages of DVC: 140
+    "launch": 4_335,  # ranks that died, nodes that go, workers that outlive others: 200; whose port; stages of DVC: 140
     "learn": 3_005,  # lab/: sixteen experiments, bench, verdicts (1,560); explain/: quantities by name, pictures
     "machine": 1_650,  # words behind findings; rates that agree, and none on a loaded machine
     "model": 2_220,  # a start without torch's compiler
@@ -40,7 +40,7 @@ BUDGET = {
     "serve": 2_960,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
     "spec": 7_460,  # a server's schedule; chats; families; networks; all mistakes; prices; what our processes import
     "track": 1_250,  # a line before silence; lines copied now, on the disk later; CSV for DVC
-    "train": 7_970,  # restarts, failures that come back (400), ranks that go on without others (540); copies compared
+    "train": 7_980,  # restarts, failures that come back (400), ranks that go on without others (540); copies compared
     "storage": 320,  # stores by URL, their errors in words; copies on this node
     "": 410,  # budget, goodput, inference, each with its market; an own optimizer priced
 }

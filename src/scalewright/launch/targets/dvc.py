@@ -49,7 +49,9 @@ def write(job: LaunchJob) -> Written:
         raise UserError("its place belongs to one run, and a changed parameter is another", "checkpoint.store", how)
     job = replace(job, run_file=_local(job.run_file), out_dir=_inside(job.folder, "out_dir"))
     start = ["bash", operand((home / script).as_posix())]
-    tokens = {path: words for path in dict.fromkeys(_data(run)) if (words := _made_by(path))}
+    before = (home / PIPELINE).read_text(encoding="utf-8") if (home / PIPELINE).is_file() else ""
+    _check_other(home / PIPELINE, before, script)
+    tokens = {path: words for path in dict.fromkeys(_data(run)) if (words := _made_by(path, before))}
     stages = {
         "prepare" if len(tokens) == 1 else f"prepare-{number}": _prepare(start, path, words)
         for number, (path, words) in enumerate(tokens.items(), 1)
@@ -60,16 +62,15 @@ def write(job: LaunchJob) -> Written:
     if (place := os.path.relpath(".", home)) != ".":
         stages = {name: {"wdir": PurePosixPath(place).as_posix(), **stage} for name, stage in stages.items()}
     text = to_yaml([{"stages": stages, "plots": _plots(job, run, place)}], [_title(job), "Start: dvc repro"])
-    _check_other(home / PIPELINE, script)
     started = ("dvc", "repro", PIPELINE)
     notes = [] if (home / "dvc.lock").exists() else ["`dvc repro` before `git add .`: it tells git what is DVC's"]
     if notes and Path(job.folder).exists():
         notes.append(f"{job.folder} is there: `dvc repro` deletes it before it trains")
     unmade = [path for path in _data(run) if path not in tokens and Path(path, "pieces").is_dir()]
-    how = "it has no stage, unless you give it one (docs/launch/dvc.md)"
-    notes += [f"{path} doesn't say what it was prepared from: {how}" for path in dict.fromkeys(unmade)]
+    why = "its texts aren't known here, or DVC has it from elsewhere"
+    notes += [f"{path} has no stage: {why}" for path in dict.fromkeys(unmade)]
     files = {PIPELINE: text, script: _script(job, run)}
-    return Written(files, started, unused(job.site, UNUSED), tuple(notes), (*started[:2], "--dry", PIPELINE))
+    return Written(files, started, unused(job.site, UNUSED), tuple(notes), ("dvc", "stage", "list", PIPELINE))
 
 
 def _title(job: LaunchJob) -> str:
@@ -159,14 +160,18 @@ def _read_by(run: RunSpec) -> Iterator[str]:
             yield _local(value)
 
 
-def _made_by(path: str) -> list[str]:
+def _made_by(path: str, before: str) -> list[str]:
     """The words of the `prepare` that made a folder of tokens in this repository; none where its texts aren't known or
-    aren't here, and where the folder itself was given to DVC (`dvc add`)."""
+    aren't here, and where DVC has it from elsewhere than the pipeline `before`: from another one, or by `dvc add`. A
+    folder has one origin there, and DVC lists it in the .gitignore beside."""
     plan: Any = {}
     with suppress(OSError, ValueError):
         plan = read_json(Path(path, "pieces", "plan.json"))
     words: list[str] = plan.get("command", []) if isinstance(plan, dict) else []
-    if not words or PurePosixPath(path).is_absolute() or Path(f"{path}.dvc").exists():
+    ignored, of_dvc = Path(path).parent / ".gitignore", False
+    with suppress(OSError):
+        of_dvc = f"/{Path(path).name}" in ignored.read_text(encoding="utf-8").split("\n")
+    if not words or PurePosixPath(path).is_absolute() or (of_dvc and f"- {path}:\n" not in before):
         return []
     inputs = words[: next((place for place, word in enumerate(words) if word.startswith("--")), len(words))]
     bundled = {name.partition("/")[0] for name, (_, stamp) in plan["files"].items() if not stamp.isdigit()}
@@ -196,8 +201,7 @@ def _inside(path: str, key: str) -> str:
     return local
 
 
-def _check_other(path: Path, script: str) -> None:
+def _check_other(path: Path, text: str, script: str) -> None:
     """Raises UserError for the pipeline of another run."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
     if ".dvc.sh train" in text and f"{script} train" not in text:
         raise UserError("another run's pipeline is there", str(path), "give this run a folder of its own: --out DIR")
