@@ -187,8 +187,9 @@ def _settle(past: Past, session: Session | None, standings: Sequence[Standing], 
     owes = max((2 if s.done < step else s.owes) for s in standings if s.done >= 0)
     if not owes:
         return None
+    nothing: tuple[list[float], str] = ([], "")
     told = gather_json(_what_is_owed(past, session, step) if here.done == step else None, mesh)
-    report, hash_ = next((entry for entry in told if entry is not None and entry[0]), ([], ""))
+    report, hash_ = next((entry for entry in told if entry is not None and entry[0]), nothing)
     if report and outer:
         report[OUTER] = outer
     seconds = past.lost_at - session.began if session is not None and session.owed is None else 0.0
