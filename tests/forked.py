@@ -20,7 +20,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 from runs import start_cli
-from scalewright.launch.local import prepare_workers
+from scalewright.launch.begin import prepare_workers
 from scalewright.train.run import PRELOAD
 
 OUT, ERR = "out", "err"

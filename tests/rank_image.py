@@ -1,4 +1,4 @@
-"""What ranks of tests are forked from: imported once by the fork server (launch/local.py), not by each rank.
+"""What ranks of tests are forked from: imported once by the fork server (launch/begin.py), not by each rank.
 
 Besides the trainer that is pytest, which each file of tests imports, and the helpers that ranks run. A rank
 is a process of its own, in the state after these imports, and ends with its world: nothing of a test is left

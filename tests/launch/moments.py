@@ -26,7 +26,7 @@ from tests.launch.stopping import STARTS, _left, data_of
 from tests.launch.stops_table import expected, table
 
 from runs import bits, events, merge, steps_done, weights, write_run
-from scalewright.launch.local import cores
+from scalewright.launch.begin import cores
 
 STEPS, EVERY, PAUSE_S = 8, 4, 0.03
 LONG, CHAIN = 32, 8  # steps of a run of random moments, and its attempts that get a signal

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.launch.launchers import LAUNCHERS, REQUEUED
 from tests.launch.stopping import KILL, TWICE
 
-from scalewright.launch.local import cores
+from scalewright.launch.begin import cores
 
 ASKED = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT", "file STOP", "time limit")
 WAYS = (*ASKED, TWICE, KILL)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from runs import TESTS, alive, descendants, end, wait_for
-from scalewright.launch import local
+from scalewright.launch import begin, local
 from scalewright.launch.local import _watch, _Worker, run_local
 from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import RunError, Stopped, UserError
@@ -442,9 +442,9 @@ def test_a_long_folder_for_temporary_files_holds_no_socket(tmp_path, monkeypatch
     monkeypatch.setenv("TMPDIR", str(tmp_path / ("t" * 100)))
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", None)
-    with local._short_names(), socket.socket(socket.AF_UNIX) as made:
+    with begin._short_names(), socket.socket(socket.AF_UNIX) as made:
         made.bind(multiprocessing.connection.arbitrary_address("AF_UNIX"))
     assert tempfile.gettempdir() == str(tmp_path / ("t" * 100))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path)[:40])
-    with local._short_names():
+    with begin._short_names():
         assert tempfile.gettempdir() == str(tmp_path)[:40]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.matrix import Case
-from scalewright.launch.local import cores
+from scalewright.launch.begin import cores
 from scalewright.parity.result import Parity
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runs import STEPS, merge, run_data
-from scalewright.launch.local import cores
+from scalewright.launch.begin import cores
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec

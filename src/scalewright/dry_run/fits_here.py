@@ -10,7 +10,7 @@ Refused is only what can't fit: tensors alone, and of many CPU processes what ea
 
 from __future__ import annotations
 
-from scalewright.launch.local import cores
+from scalewright.launch.begin import cores
 from scalewright.launch.rank import RankContext
 from scalewright.machine.processor import read_processor
 from scalewright.spec.common.formatting import counted, gib

@@ -1,4 +1,4 @@
-"""Imported by the fork server alone (launch/local.py): it outlives SIGTERM; its children get it.
+"""Imported by the fork server alone (launch/begin.py): it outlives SIGTERM; its children get it.
 
 Slurm and systemd send SIGTERM, Slurm USR1 and USR2, and a closed terminal HUP, to every process of a job. The
 fork server reports how workers end; if it died, all of them would count as dead while they save.

@@ -7,33 +7,30 @@
 
 On one of several nodes the workers are ranks of the bigger world, which meet over TCP.
 
-Workers come from a fork server that has imported torch already (Linux; 0.1 s each), or are spawned. The target is a
-top-level function `target(context, *arguments)`; its result must be picklable.
+The target is a top-level function `target(context, *arguments)`; its result must be picklable.
 """
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import math
 import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from scalewright.launch.begin import begin_by, cores, prepare_workers, without_main
 from scalewright.launch.deaths import ADVICE, Died, aborted, blame, culprits, follows, likeness, oom_kills
 from scalewright.launch.fork_server import WORKER, can_answer
 from scalewright.launch.rank import RankContext, find_context
@@ -41,12 +38,10 @@ from scalewright.launch.regroup import READY, STUCK, Keeper, Line, Regroups
 from scalewright.launch.settings import use_loopback
 from scalewright.launch.stop import EARLY, STOP_SIGNALS, stop_signals
 from scalewright.spec.common.files import scratch_folder
-from scalewright.spec.common.own_imports import own_imports
 from scalewright.spec.errors import RunError, Stopped, UserError
 
 GRACE_SECONDS = 1.0  # between asking the survivors of a dead worker to leave and killing them
 CAUSE_SECONDS = 5.0  # between a broken connection and the error of its other end
-SOCKET_BYTES, NAMED = 107, len("/pymp-12345678/listener-12345678")  # of a socket's path, and what is added to TMPDIR
 ROW, BEGUN = "row", "begun"  # the kinds of a worker's messages before its answer
 
 
@@ -118,7 +113,7 @@ def run_local(
 
     with stop_signals(forward), scratch_folder("ranks") as folder:
         prepare_workers(preload)
-        start_method, kills, stuck = _start_method(preload), oom_kills(), tuple[int, ...]()
+        start_method, kills, stuck = begin_by(preload), oom_kills(), tuple[int, ...]()
         threads = threads or find_context().threads or max(1, cores() // world)
 
         def start(rank: int, *, joins: bool = False) -> _Worker:
@@ -128,7 +123,7 @@ def run_local(
             )
             follow = on_row is not None and (context.rank == 0 or keeper is not None)
             starting.append(rank)
-            with nullcontext() if import_main else _without_main():
+            with nullcontext() if import_main else without_main():
                 worker = _start(start_method, target, context, arguments, follow)
             starting.clear()
             return worker
@@ -167,81 +162,6 @@ def _context(index: int, world: int, folder: Path, threads: int, node: RankConte
         return node.of_node(index, world, folder, threads)
     store = (folder / "store").as_uri()
     return RankContext(index, world, index, world, store, starter="local", threads=threads, supervisor=folder)
-
-
-def prepare_workers(preload: Sequence[str]) -> None:
-    """Starts the fork server (Linux), which imports `preload` while the caller goes on with other work.
-
-    It and the resource tracker are born with stop signals blocked (fork_server.py), and so outlive them.
-    """
-    _start_method(preload)
-    if sys.platform == "linux":
-        from multiprocessing import forkserver, resource_tracker
-
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        try:
-            with own_imports(), _short_names():
-                resource_tracker.ensure_running()  # which ends with some of them unblocked
-                signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-                forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if server := forkserver._forkserver._forkserver_pid:  # type: ignore[attr-defined]
-            atexit.unregister(_end_server)
-            atexit.register(_end_server, server)
-
-
-@contextmanager
-def _short_names() -> Iterator[None]:
-    """Sockets that are made meanwhile lie in /tmp where TMPDIR is too long for them, as those of workflows may be."""
-    usual = tempfile.tempdir
-    if len(os.fsencode(tempfile.gettempdir())) + NAMED > SOCKET_BYTES and os.access("/tmp", os.W_OK | os.X_OK):
-        tempfile.tempdir = "/tmp"
-    try:
-        yield
-    finally:
-        tempfile.tempdir = usual
-
-
-def _end_server(server: int) -> None:
-    """One that still imports when its caller ends, by a mistake in a run's data, would hold the caller's pipes open."""
-    with suppress(OSError):
-        if os.waitpid(server, os.WNOHANG) == (0, 0):
-            os.kill(server, signal.SIGKILL)
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS and Windows have no affinity mask
-        return os.cpu_count() or 1
-
-
-def _start_method(preload: Sequence[str]) -> Any:
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    start_method = multiprocessing.get_context("forkserver")
-    start_method.set_forkserver_preload(["scalewright.launch.fork_server", *preload])
-    return start_method
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Processes that are started meanwhile don't run the caller's script again, under any name.
-
-    multiprocessing names it in the data that a new process prepares itself with (`spawn.prepare`).
-    """
-    original = spawn.get_preparation_data
-
-    def trimmed(name: str) -> dict[str, object]:
-        return {key: value for key, value in original(name).items() if not key.startswith("init_main")}
-
-    spawn.get_preparation_data = trimmed
-    try:
-        yield
-    finally:
-        spawn.get_preparation_data = original
 
 
 def is_worker() -> bool:

@@ -26,7 +26,8 @@ from pathlib import Path
 import torch
 
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
-from scalewright.launch.local import prepare_workers, run_local
+from scalewright.launch.begin import prepare_workers
+from scalewright.launch.local import run_local
 from scalewright.launch.rank import RankContext
 from scalewright.parity.diloco_control import run_controls
 from scalewright.parity.result import Deviation, Flip, Parity, step_deviations

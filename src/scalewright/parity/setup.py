@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from scalewright.launch.local import cores
+from scalewright.launch.begin import cores
 from scalewright.parity import layouts
 from scalewright.parity.models import fewer_kv_heads, small_model, small_seq_len
 from scalewright.spec.compress import word

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.data.dataset import open_data
-from scalewright.launch.local import cores
+from scalewright.launch.begin import cores
 from scalewright.launch.settings import memory_folder
 from scalewright.spec.common.formatting import counted
 from scalewright.spec.compress import check_compress

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.launch import settings
-from scalewright.launch.local import is_worker, prepare_workers, run_local
+from scalewright.launch.begin import prepare_workers
+from scalewright.launch.local import is_worker, run_local
 from scalewright.launch.preflight.rules import look_here
 from scalewright.launch.rank import RankContext, find_context, is_restarted
 from scalewright.launch.rendezvous import with_address

@@ -22,8 +22,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from statistics import median
 
+from scalewright.launch.begin import cores
 from scalewright.launch.child import Share, start_child
-from scalewright.launch.local import cores
 from scalewright.launch.settings import tracking_variables
 from scalewright.launch.stop import stop_signals
 from scalewright.spec.common.formatting import counted

@@ -90,7 +90,7 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, object]:
 
 def _steps(out: Path, quiet: bool, say: Callable[[str, str], None]) -> dict[str, object]:
     from scalewright.data.prepare import prepare
-    from scalewright.launch.local import prepare_workers
+    from scalewright.launch.begin import prepare_workers
     from scalewright.spec.base import write_yaml
     from scalewright.train.run import PRELOAD
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from scalewright.launch.local import cores
+from scalewright.launch.begin import cores
 from scalewright.launch.preflight.facts import Card, Folder, Interface, Machine, ProcessPlace, Space
 from scalewright.spec.common.ports import listener
 
