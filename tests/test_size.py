@@ -29,7 +29,7 @@ BUDGET = {
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 710,  # every second of all attempts in ten parts, as stretches of time
     "inference": 2_200,  # engines, devices, weights that go together; a launch line's needs; rows: 400; rounds
-    "launch": 4_335,  # ranks that died, nodes that go, workers that outlive others: 200; whose port; stages of DVC: 140
+    "launch": 4_345,  # ranks that died, nodes that go, workers that outlive others: 200; whose port; stages of DVC: 140
     "learn": 3_005,  # lab/: sixteen experiments, bench, verdicts (1,560); explain/: quantities by name, pictures
     "machine": 1_650,  # words behind findings; rates that agree, and none on a loaded machine
     "model": 2_220,  # a start without torch's compiler

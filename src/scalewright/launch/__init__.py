@@ -2,7 +2,8 @@
 
 detect.py      who started this process, by the table of starters.py, and what an environment must not say
 rank.py        this process's rank, and the ranks of its node; rendezvous.py: where they meet, told by MPI
-local.py       starts N workers here (begin.py, fork_server.py); deaths.py: which one's end is told; child.py: the runs of a sweep
+local.py       starts N workers here, which begin.py and fork_server.py make; deaths.py: which one's end is told
+child.py       the runs of a sweep
 regroup.py     workers that go on without those that died, and take new ones in
 stop.py        the signals and the clock that ask a run to save
 agent.py       torchrun, with signals and an exit code for schedulers; over_ssh.py: a script on several hosts

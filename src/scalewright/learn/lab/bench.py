@@ -110,7 +110,7 @@ class Bench:
 
     def run(self, name: str, changes: Mapping[str, Any], on_step: Callable[[Any], None] | None = None) -> Trained:
         """A training run on Shakespeare, of TRAINER with changes two levels deep; one of the same name goes on."""
-        from scalewright.train.run import train
+        from scalewright.api import train
 
         keys: dict[str, Any] = {**TRAINER, "data": {"train": str(self.data), "seq_len": 64}, "name": name}
         for key, value in changes.items():
