@@ -13,6 +13,7 @@ from scalewright.report.series import ticks
 
 MARGIN = 0.06  # of the frame, left free around the points
 COLOURS = 7  # of report.css that tell lines apart
+SHADES = ("blue", "sky blue", "orange", "yellow", "purple", "vermilion", "grey", "brown")  # of its parts, in words
 
 
 def pictures(answer: Mapping[str, Any]) -> list[Section]:
@@ -22,7 +23,9 @@ def pictures(answer: Mapping[str, Any]) -> list[Section]:
     for number, picture in enumerate(picture for picture in answer["pictures"] if picture["kind"] == "lanes"):
         rows = [{**row, "words": f"{row['name']}: {len(row['pieces'])} pieces"} for row in picture["rows"]]
         rows = [{**row, "pieces": [{**p, "colour": p["part"]} for p in row["pieces"]]} for row in rows]
-        data = {"lanes": rows, "length": picture["length"], "facts": []}
+        kinds = {p["part"]: p["words"].partition(" of ")[0] for row in picture["rows"] for p in row["pieces"]}
+        facts = [f"{SHADES[part]}: {kind}" for part, kind in sorted(kinds.items())]
+        data = {"lanes": rows, "length": picture["length"], "facts": facts}
         sections.append(Section(f"lanes-{number}", picture["title"], "chaos.html", data))
     return sections
 
