@@ -40,7 +40,7 @@ BUDGET = {
     "serve": 2_960,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
     "spec": 7_460,  # a server's schedule; chats; families; networks; all mistakes; prices; what our processes import
     "track": 1_250,  # a line before silence; lines copied now, on the disk later; CSV for DVC
-    "train": 7_980,  # restarts, failures that come back (400), ranks that go on without others (540); copies compared
+    "train": 7_990,  # restarts, failures that come back (400), ranks that go on without others (540); copies compared
     "storage": 320,  # stores by URL, their errors in words; copies on this node
     "": 410,  # budget, goodput, inference, each with its market; an own optimizer priced
 }

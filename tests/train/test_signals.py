@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -64,6 +65,32 @@ def test_before_the_ranks_meet_a_signal_ends_it_at_once(name: str) -> None:
             pass
         signal.raise_signal(signal.Signals[name])  # from here on all ranks agree
         assert stop.asked
+
+
+WAITS = """
+import os, sys, threading
+from scalewright.train.signals import StopRequest
+with StopRequest(alone=True) as stop:
+    print("here", flush=True)
+    with stop.joins(tell=True, starter="torchrun"):
+        threading.Event().wait(60)  # as in the meeting's C++, which looks at nothing
+"""
+STARTS = "import os, subprocess, sys; child = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); child.wait()"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows tells no process that its parent has ended")
+def test_a_rank_that_waits_for_others_leaves_with_its_starter() -> None:
+    begun = subprocess.Popen(
+        [sys.executable, "-c", STARTS, WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert begun.stdout is not None
+    assert begun.stderr is not None
+    assert begun.stdout.readline() == "here\n"
+    begun.kill()
+    begun.wait()
+    assert "torchrun has gone" in begun.stderr.read()  # ends with the child, which holds the pipe
+    begun.stdout.close()
+    begun.stderr.close()
 
 
 def test_a_second_interrupt_ends_it_at_once() -> None:

@@ -68,18 +68,23 @@ class StopRequest:
         self._file, self._save_at, self._starter = file, save_at, starter
 
     @contextmanager
-    def joins(self, *, tell: bool) -> Iterator[None]:
+    def joins(self, *, tell: bool, starter: str | None = None) -> Iterator[None]:
         """While this process meets others, outside Python and perhaps for minutes: a signal ends it from a
-        thread. From then on all ranks stop together. `tell`: with a line on stderr."""
+        thread, and so does the end of the `starter` that waits for it. From then on all ranks stop together. `tell`:
+        with a line on stderr."""
         if self._before and self._alone:
             ours, theirs = os.pipe()
             os.set_blocking(theirs, False)
             thread = threading.Thread(target=_leave_at_signal, args=(ours, list(self._before), tell), daemon=True)
             thread.start()
+            met = threading.Event()
+            if starter is not None:
+                threading.Thread(target=_leave_with, args=(starter, self._parent, met, tell), daemon=True).start()
             earlier = signal.set_wakeup_fd(theirs)
             try:
                 yield
             finally:
+                met.set()
                 signal.set_wakeup_fd(earlier)
                 os.close(theirs)
                 thread.join()
@@ -123,7 +128,18 @@ def _leave_at_signal(pipe: int, numbers: list[int], tell: bool) -> None:
     """Reads the numbers of signals until the pipe's other end is closed."""
     while number := os.read(pipe, 1):
         if number[0] in numbers:
-            if tell:
-                with suppress(OSError, ValueError):
-                    print(f"{EARLY} ({signal.Signals(number[0]).name})", file=sys.stderr, flush=True)
-            os._exit(Stopped.exit_code)
+            _leave(signal.Signals(number[0]).name, tell)
+
+
+def _leave_with(starter: str, parent: int, met: threading.Event, tell: bool) -> None:
+    """Looks whether what started the ranks is there until they have met: they'd wait for a store that has gone."""
+    while not met.wait(LOOK_S):
+        if os.getppid() != parent:
+            _leave(f"{starter} has gone", tell)
+
+
+def _leave(cause: str, tell: bool) -> None:
+    if tell:
+        with suppress(OSError, ValueError):
+            print(f"{EARLY} ({cause})", file=sys.stderr, flush=True)
+    os._exit(Stopped.exit_code)

@@ -64,7 +64,8 @@ def work(context: RankContext, start: Start, stop: StopRequest | None = None) ->
     if context.line is not None:
         return _live_on(context, context.line, start, device, started)
     _set_up(run, context, device)
-    with stop.joins(tell=context.rank == 0) if stop is not None else nullcontext():
+    starter = context.starter if context.waited_for else None
+    with stop.joins(tell=context.rank == 0, starter=starter) if stop is not None else nullcontext():
         if not context.alone:
             context = _join(context, run, device)
     together = False
