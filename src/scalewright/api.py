@@ -401,7 +401,7 @@ def lab(
     from scalewright.learn.lab.answer import run_lab
     from scalewright.report.answer import write_answer
 
-    keys = run_lab(name, short=short, seed=seed, tell=tell)
+    keys = run_lab(name, train, short=short, seed=seed, tell=tell)
     if out is not None:
         keys["page"] = str(out)
         write_answer(keys, out, force)

@@ -113,7 +113,7 @@ def test_a_stopped_lab_goes_on(tmp_path: Path, cache: Path) -> None:
     measured: list[str] = []
 
     def bench() -> Bench:
-        return Bench("zero", tmp_path, cache, seed=3)
+        return Bench("zero", tmp_path, cache, train=sw.train, seed=3)
 
     def stop() -> None:
         raise KeyboardInterrupt
@@ -188,7 +188,7 @@ def test_every_lab(name: str) -> None:
 
 
 def test_the_command(call_cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "run_lab", lambda name, **_: drawn())
+    monkeypatch.setattr(answers, "run_lab", lambda name, train, **_: drawn())
     page = tmp_path / "lab.html"
     told = call_cli("lab", "zero", "--out", str(page))
     assert (told.code, page.exists()) == (0, True)

@@ -26,16 +26,18 @@ BUSY = 0.25  # of the cores: where others keep more, a difference by the clock i
 
 
 def run_lab(
-    name: str, *, short: bool = False, seed: int = 0, tell: Callable[[str], None] = lambda _: None
-) -> dict[str, Any]:
-    """Runs the experiment, and puts what it measured beside what is expected. Raises UserError for an unknown lab."""
+    name: str, train: Callable[..., Any], *, short: bool = False, seed: int = 0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Runs the experiment, and puts what it measured beside what is expected; `train`: `scalewright.api.train`. Raises
+    UserError for an unknown lab."""
     from scalewright.launch.settings import cache_folder
 
     lab = find_lab(name)
     _check_needs(lab)
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="scalewright-lab-", ignore_cleanup_errors=True) as work:
-        bench = Bench(lab.name, Path(work), cache_folder() / "labs", short=short, seed=seed, tell=tell)
+        bench = Bench(lab.name, Path(work), cache_folder() / "labs", train=train, short=short, seed=seed, tell=tell)
         outcome = lab.experiment()(bench)
     bench.finished()
     return answer(lab, outcome, bench.busy, time.perf_counter() - begun)

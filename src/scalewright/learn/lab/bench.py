@@ -60,17 +60,16 @@ class Trained:
 
 
 class Bench:
-    """One lab's: `short` is the form of tests, with less of everything; `seed` draws what is random."""
+    """Of one lab. `train`: the API's; `short`: the form of tests, with less of everything; `seed` draws all chance."""
 
     def __init__(
-        self, name: str, work: Path, kept: Path, *, short: bool = False, seed: int = 0,
+        self, name: str, work: Path, kept: Path, *, train: Callable[..., Any], short: bool = False, seed: int = 0,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        self.short, self.seed, self.work = short, seed, work
+        self.short, self.seed, self.work, self._train = short, seed, work, train
         self.busy = 0.0  # the most cores that others kept busy
         self._tell, self._file = tell, kept / f"{name}{'-short' if short else ''}-{seed}.json"
         self._parts: dict[str, Any] = self._read()
-        self._timed_work = False
 
     def part(self, name: str, work: Callable[[], Any]) -> Any:
         """What `work` returned, plain data: measured now, or in an earlier call of this lab that was stopped."""
@@ -110,13 +109,11 @@ class Bench:
 
     def run(self, name: str, changes: Mapping[str, Any], on_step: Callable[[Any], None] | None = None) -> Trained:
         """A training run on Shakespeare, of TRAINER with changes two levels deep; one of the same name goes on."""
-        from scalewright.api import train
-
         keys: dict[str, Any] = {**TRAINER, "data": {"train": str(self.data), "seq_len": 64}, "name": name}
         for key, value in changes.items():
             keys[key] = {**keys.get(key, {}), **value} if isinstance(value, Mapping) else value
         folder = self.work / "runs" / name
-        train({**keys, "out_dir": str(folder)}, quiet=True, simulate=True, on_step=on_step)
+        self._train({**keys, "out_dir": str(folder)}, quiet=True, simulate=True, on_step=on_step)
         rows = [row for row in read_jsonl(folder / "metrics.jsonl") if row.get("kind", "train") == "train"]
         return Trained(rows, read_jsonl(folder / "events.jsonl"), folder)
 
