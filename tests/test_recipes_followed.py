@@ -28,8 +28,8 @@ Edits = dict[str, tuple[str | None, ...]]
 CHIP = """
 throw-away-laptop:
   {name: Throw-away Laptop 8GB, vendor: NVIDIA, kind: gpu, family: ada, driver_names: [Throw-away Laptop GPU],
-   peaks: {fp32: 15e12, bf16: 60e12, fp16: 60e12}, memory_bytes: 8e9, memory_bytes_per_s: 192e9,
-   host_bytes_per_s: 16e9, sources: [a test]}
+   peaks: {fp32: 15e12, bf16: 60e12, fp16: 60e12}, memory_bytes: 8e9, memory_bytes_reported: 8585740288,
+   memory_bytes_per_s: 192e9, host_bytes_per_s: 16e9, sources: [a test]}
 """
 ORDER = '''
 
