@@ -24,7 +24,7 @@ BUDGET = {
     "data": 3_270,  # which fraction validates; names of mended files; tokens in a store; the words that made them
     "diagnose": 8_442,  # ending/, changes, idle time's verdicts; trainers' forms and facts are data
     "dry_run": 1_060,  # kinds of memory as a plan has them
-    "emit": 9_762,  # serving/: six engines, another's limits, a GGUF file; bash/: scripts as bash reads them, bounded
+    "emit": 9_775,  # serving/: six engines, another's limits, a GGUF file; bash/: scripts as bash reads them, bounded
     "evaluate": 210,
     "explore": 520,  # a page, live and in a file; money, energy and the trainer
     "goodput": 710,  # every second of all attempts in ten parts, as stretches of time
@@ -35,12 +35,12 @@ BUDGET = {
     "model": 2_220,  # a start without torch's compiler
     "parallel": 3_500,  # a name for each meeting, connections that are cut; FSDP is imported where it is used
     "parity": 790,
-    "plan": 7_870,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
+    "plan": 7_895,  # a layout alone; money, energy, failures, spares; releases, networks, precisions; bounds of groups
     "report": 5_060,  # a lab's plots; a run's wall time; the page about serving; budget, goodput, inference as blocks
     "serve": 2_960,  # an engine: blocks, schedule, pages, draws, guesses; OpenAI's API, its errors, a page before it
     "spec": 7_460,  # a server's schedule; chats; families; networks; all mistakes; prices; what our processes import
     "track": 1_250,  # a line before silence; lines copied now, on the disk later; CSV for DVC
-    "train": 7_990,  # restarts, failures that come back (400), ranks that go on without others (540); copies compared
+    "train": 7_995,  # restarts, failures that come back (400), ranks that go on without others (540); copies compared
     "storage": 320,  # stores by URL, their errors in words; copies on this node
     "": 410,  # budget, goodput, inference, each with its market; an own optimizer priced
 }

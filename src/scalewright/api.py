@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.spec.errors import UserError
-from scalewright.spec.step_parts import TOO_LARGE
 
 if TYPE_CHECKING:
     from scalewright.answers import Answer
@@ -59,7 +58,7 @@ def predict(
     place = find_place(cluster, given.get("devices"))
     question, notes = ask(
         model, place, seq_len, framework=framework, software_version=software_version, options=options,
-        optimizer=_own_optimizer(optimizer), diloco=diloco,
+        optimizer=_optimizer(optimizer), diloco=diloco,
     )  # fmt: skip
     run = WholeRun(tokens, price, currency, goodput, Market(prices, commitment, cloud, region)).of(question)
     run.check()
@@ -69,18 +68,12 @@ def predict(
     return Answer(answer(prediction, run=run, explain=explain, assumed=assumed, unread=unread).dump())
 
 
-def _own_optimizer(name: str | None) -> str | OwnOptimizer | None:
-    """`mine:Lion,lr=1e-3` as its import path and what is measured of it, by running it; other names as they are."""
+def _optimizer(name: str | None) -> str | OwnOptimizer | None:
     if name is None or ":" not in name:
         return name
-    from scalewright.spec.base import parse_yaml
-    from scalewright.spec.run import PythonRef
-    from scalewright.train.own_optimizer import measure
+    from scalewright.train.own_optimizer import measure_named
 
-    path, *pairs = name.split(",")
-    arguments = dict(pair.partition("=")[::2] for pair in pairs)
-    ref = PythonRef.parse({"python": path, **{k: parse_yaml(v, "--optimizer") for k, v in arguments.items()}})
-    return ref, measure(ref)
+    return measure_named(name)
 
 
 def _given(layout: Layout | Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -128,11 +121,13 @@ def plan(
     from scalewright.spec.question import Question
 
     if emit:  # refused at once, not after the search
-        _check_emit(model, out, data, force)
+        from scalewright.emit.in_place import check_rewrite
+
+        check_rewrite(model, out, data, force)
     place = find_place(cluster, devices)
     question, notes = ask(
         model, place, seq_len, framework=framework, software_version=software_version, options=options,
-        optimizer=_own_optimizer(optimizer), diloco=diloco,
+        optimizer=_optimizer(optimizer), diloco=diloco,
     )  # fmt: skip
     counts = [defaults.check_whole("devices", count) for count in scaling or ()]
     wanted = {"devices": devices, "nodes": nodes, "global_batch": global_batch}
@@ -162,11 +157,7 @@ def plan(
         why_not=why_not, out=None if emit else out, data=data, explain=explain, tell=tell, stop=stop, force=force,
     )  # fmt: skip
     if cost is not None:
-        answer = replace(answer, yours=_beside(cost, answer.plan.best[0].prediction.tokens_per_s))
-        theirs, searched = cost["layout"]["precision"], answer.plan.template.precision
-        if theirs != searched:
-            note = f"yours is priced in {theirs}, the plan in {searched}: --precision {theirs} searches in yours"
-            answer = replace(answer, assumed=[*answer.assumed, note])
+        answer = answer.beside(cost)
     if emit:
         changed = seq_len is not None or optimizer is not None or diloco is not None  # more than its layout
         own = model if isinstance(model, Question) and not changed else question
@@ -175,20 +166,6 @@ def plan(
     source = {"trainer": trainer, "source": question.source} if question.source is not None else None
     unread = [item._asdict() for item in question.unread]
     return Answer(replace(answer, source=source, unread=unread).dump())
-
-
-def _check_emit(model: object, out: str | Path | None, data: str | None, force: bool) -> None:
-    """Raises UserError where there is no file to give back, or a place that is taken."""
-    from scalewright.emit.write import UNSIGNED
-    from scalewright.spec.common.files import check_replaceable
-    from scalewright.spec.question import Question
-
-    if not isinstance(model, Question) or model.source is None:
-        raise UserError("nothing to emit", "--emit", "give your trainer's file with --from, or use `emit`")
-    if data is not None:
-        raise UserError("--data is for our run file", "--emit", "leave one of them out")
-    if out is not None and not {Path(out).suffix, Path(model.source).suffix} & {*UNSIGNED}:
-        check_replaceable(Path(out), force)
 
 
 def _emitted(question: Question, answer: PlanAnswer, out: str | Path | None, force: bool) -> dict[str, object]:
@@ -208,16 +185,6 @@ def _emitted(question: Question, answer: PlanAnswer, out: str | Path | None, for
         return none | {"refused": str(error)}
     written = rewritten.save(Path(out), force, question.source) if out is not None else []
     return rewritten.dump() | {"written": [str(path) for path in written]}
-
-
-def _beside(cost: Mapping[str, Any], best: float) -> dict[str, object]:
-    keys = ("layout", "fits", "risk", "step_time_s", "tokens_per_s", "mfu", "memory_gib", "bottleneck", "smallest_fix")
-    changes = [row for row in cost["what_if"] if row["kind"] == "setting" and row["gain_pct"] > 0]
-    return {
-        **{key: cost[key] for key in keys},
-        "gain_pct": 100 * (best / cost["tokens_per_s"] - 1),
-        "changes": [row for row in changes if not row["change"].endswith(TOO_LARGE)],
-    }
 
 
 def goodput(

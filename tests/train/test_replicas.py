@@ -111,6 +111,20 @@ def test_the_others_go_on_and_it_comes_back(tmp_path: Path, kind: str) -> None:
     assert there == [pid for pid in started if pid != started[victim]]  # whose processes go on
 
 
+def assert_as_stopped(
+    out: str, data: dict[str, Any], folder: Path, torn_at: int, back_at: int, fewer: Layout | None
+) -> None:
+    """The run is, bit by bit, one that was stopped at `torn_at`, went on in a layout of `fewer` ranks, and with all
+    again from `back_at` on."""
+    assert fewer is not None
+    plain = merge(data, {"loss": "cross_entropy", "elastic": None, "out_dir": str(folder / "stopped")})
+    run(plain, steps=torn_at)
+    run(merge(plain, {"layout": fewer.dump()}), steps=back_at)
+    run(plain)
+    assert bits(out) == bits(plain["out_dir"])
+    assert_same_bits(weights(out, optimizer=True), weights(plain["out_dir"], optimizer=True))
+
+
 TORN: dict[str, tuple[dict[str, Any], int, int]] = {
     "replicas": (FOUR, 2, 1),
     "shards": ({**FOUR, "zero_stage": 3, "dp_replicate": 2}, 3, 1),  # the two that are left are one replica
@@ -131,14 +145,8 @@ def test_a_step_that_only_some_have_done(tmp_path: Path, kind: str) -> None:
     assert (first, again) == (4, 4)
     assert torn_at == 5 if kind == "replicas" else torn_at > 1
 
-    plain = merge(data, {"loss": "cross_entropy", "elastic": None, "out_dir": str(tmp_path / "stopped")})
-    fewer = on_replicas(Layout.parse(data["layout"]), left * len(replicas(Layout.parse(data["layout"]))) // 4)
-    assert fewer is not None
-    run(plain, steps=torn_at)
-    run(merge(plain, {"layout": fewer.dump()}), steps=back_at)
-    run(plain)
-    assert bits(out) == bits(plain["out_dir"])
-    assert_same_bits(weights(out, optimizer=True), weights(plain["out_dir"], optimizer=True))
+    count = left * len(replicas(Layout.parse(data["layout"]))) // 4
+    assert_as_stopped(out, data, tmp_path, torn_at, back_at, on_replicas(Layout.parse(data["layout"]), count))
 
 
 INNER = 3
@@ -169,15 +177,9 @@ def test_an_outer_step_that_only_some_have_taken(tmp_path: Path, kind: str, monk
     assert (torn_at, back_at % INNER) == (2 * INNER, 0)
 
     monkeypatch.setattr(resolve, "_check_diloco", lambda run, model: None)  # one island is no run of its own
-    plain = merge(data, {"loss": "cross_entropy", "elastic": None, "out_dir": str(tmp_path / "stopped")})
     count = left * layout["dp_replicate"] // 4
     fewer = on_replicas(Layout.parse(data["layout"]), count, islands=True)
-    assert fewer is not None
-    run(plain, steps=torn_at)
-    run(merge(plain, {"layout": fewer.dump()}), steps=back_at)
-    run(plain)
-    assert bits(out) == bits(plain["out_dir"])
-    assert_same_bits(weights(out, optimizer=True), weights(plain["out_dir"], optimizer=True))
+    assert_as_stopped(out, data, tmp_path, torn_at, back_at, fewer)
 
 
 @pytest.mark.slow

@@ -27,8 +27,9 @@ from scalewright.emit.question import as_run
 from scalewright.emit.read import read_own
 from scalewright.emit.settings import settings_of
 from scalewright.emit.trainers import file_text, parse
-from scalewright.emit.write import emit, save
+from scalewright.emit.write import UNSIGNED, emit, save
 from scalewright.spec.base import parse_yaml
+from scalewright.spec.common.files import check_replaceable
 from scalewright.spec.common.formatting import flat
 from scalewright.spec.common.shell import line
 from scalewright.spec.errors import UserError
@@ -41,6 +42,16 @@ WORD = r"(?!--)[^\s\\#)]+"  # of a value, in a script
 COMMENTED = (".sh", ".py", ".yaml", ".yml", ".toml")  # a checksum as a last comment is none of the run's
 FSDP, CONNECTIONS = "--use-megatron-fsdp", "CUDA_DEVICE_MAX_CONNECTIONS"
 LAUNCH = ("nnodes", "nproc-per-node")  # of torchrun, the launcher that emitters write
+
+
+def check_rewrite(model: object, out: str | Path | None, data: str | None, force: bool) -> None:
+    """Raises UserError where there is no file to give back, or a place that is taken."""
+    if not isinstance(model, Question) or model.source is None:
+        raise UserError("nothing to emit", "--emit", "give your trainer's file with --from, or use `emit`")
+    if data is not None:
+        raise UserError("--data is for our run file", "--emit", "leave one of them out")
+    if out is not None and not {Path(out).suffix, Path(model.source).suffix} & {*UNSIGNED}:
+        check_replaceable(Path(out), force)
 
 
 @dataclass(frozen=True)

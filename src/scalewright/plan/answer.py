@@ -9,7 +9,7 @@ PlanAnswer          the plan (plan/search/choices.py) with the answers of its la
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
@@ -26,6 +26,11 @@ from scalewright.plan.search.precisions import LowPrecision
 from scalewright.plan.stages import stages
 from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.layout import Layout
+from scalewright.spec.step_parts import TOO_LARGE
+
+YOURS = (  # what is shown of a layout to beat
+    "layout", "fits", "risk", "step_time_s", "tokens_per_s", "mfu", "memory_gib", "bottleneck", "smallest_fix",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,19 @@ class PlanAnswer:
     source: Mapping[str, object] | None = None  # the trainer and the file that the run was read from
     unread: Sequence[dict[str, object]] = ()
     precisions: Sequence[LowPrecision] = ()  # what fewer bits would gain
+
+    def beside(self, cost: Mapping[str, Any]) -> PlanAnswer:
+        """With a layout to beat, as `predict` priced it: what the best one gains on it, and single changes to it."""
+        changes = [row for row in cost["what_if"] if row["kind"] == "setting" and row["gain_pct"] > 0]
+        yours = {key: cost[key] for key in YOURS} | {
+            "gain_pct": 100 * (self.plan.best[0].prediction.tokens_per_s / cost["tokens_per_s"] - 1),
+            "changes": [row for row in changes if not row["change"].endswith(TOO_LARGE)],
+        }
+        theirs, searched, assumed = cost["layout"]["precision"], self.plan.template.precision, list(self.assumed)
+        if theirs != searched:
+            note = f"yours is priced in {theirs}, the plan in {searched}: --precision {theirs} searches in yours"
+            assumed.append(note)
+        return replace(self, yours=yours, assumed=assumed)
 
     def dump(self) -> dict[str, object]:
         """The keys of `plan --json`."""

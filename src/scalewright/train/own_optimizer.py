@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from scalewright.model.torch_private import TorchDispatchMode, tree_leaves
+from scalewright.spec.base import parse_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.optimizers import NAMES, Optimizer
 from scalewright.spec.run import PythonRef
@@ -22,6 +23,14 @@ from scalewright.spec.user_code import import_object
 
 SIZES = (256, 512)
 WARM = 2  # steps before the one that is counted: states are made in the first
+
+
+def measure_named(text: str) -> tuple[PythonRef, Optimizer]:
+    """`mine:Lion,lr=1e-3` as its import path, and its record. Raises UserError."""
+    path, *pairs = text.split(",")
+    arguments = dict(pair.partition("=")[::2] for pair in pairs)
+    ref = PythonRef.parse({"python": path, **{k: parse_yaml(v, "--optimizer") for k, v in arguments.items()}})
+    return ref, measure(ref)
 
 
 def measure(ref: PythonRef) -> Optimizer:

@@ -34,7 +34,7 @@ def run_lab(
     from scalewright.launch.settings import cache_folder
 
     lab = find_lab(name)
-    _check_needs(lab)
+    _check_torch()
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="scalewright-lab-", ignore_cleanup_errors=True) as work:
         bench = Bench(lab.name, Path(work), cache_folder() / "labs", train=train, short=short, seed=seed, tell=tell)
@@ -90,11 +90,7 @@ def _sentence(value: Value) -> str:
 
 def listing() -> dict[str, Any]:
     """Every lab in a line."""
-    rows = [
-        {"lab": lab.name, "title": lab.title, "question": lab.question, "seconds": lab.seconds,
-         "missing": missing(lab)}
-        for lab in labs()
-    ]  # fmt: skip
+    rows = [{"lab": lab.name, "title": lab.title, "question": lab.question, "seconds": lab.seconds} for lab in labs()]
     return {"labs": rows}
 
 
@@ -129,12 +125,6 @@ def read_number(text: str, unit: str) -> float:
     return number
 
 
-def missing(lab: Lab) -> list[str]:
-    """Packages that the lab needs and that aren't installed."""
-    return [package for package in ("torch", *lab.needs) if find_spec(package) is None]
-
-
-def _check_needs(lab: Lab) -> None:
-    if lacking := missing(lab):
-        extra = "pip install -e '.[train]'" if lacking == ["torch"] else f"pip install {' '.join(lacking)}"
-        raise UserError(f"lab {lab.name} needs {' and '.join(lacking)}", "scalewright lab", extra)
+def _check_torch() -> None:
+    if find_spec("torch") is None:
+        raise UserError("labs need torch", "scalewright lab", "pip install -e '.[train]'")

@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from scalewright import __version__
 from scalewright.spec.common.files import write_whole
 from scalewright.spec.common.jsonl import read_jsonl
 
@@ -68,7 +69,7 @@ class Bench:
     ) -> None:  # fmt: skip
         self.short, self.seed, self.work, self._train = short, seed, work, train
         self.busy = 0.0  # the most cores that others kept busy
-        self._tell, self._file = tell, kept / f"{name}{'-short' if short else ''}-{seed}.json"
+        self._tell, self._file = tell, kept / f"{name}{'-short' if short else ''}-{seed}-{__version__}.json"
         self._parts: dict[str, Any] = self._read()
 
     def part(self, name: str, work: Callable[[], Any]) -> Any:

@@ -32,14 +32,12 @@ class Exercise(Spec):
     question: str
     function: str  # below scalewright: learn.training.bubble_over_ideal
     arguments: Mapping[str, Any] = Field(default_factory=dict)
-    take: str = ""  # an attribute of the function's result
     unit: str = ""
     tolerance: float = 0.01  # of an answer that was rounded by hand
 
     def answer(self) -> float:
         """The number, in base units."""
-        value = function_of(Computed(function=self.function))(**self.arguments)
-        return float(getattr(value, self.take) if self.take else value)
+        return float(function_of(Computed(function=self.function))(**self.arguments))
 
 
 class Lab(Spec):
@@ -55,7 +53,6 @@ class Lab(Spec):
     at_scale: str  # what it means on a thousand GPUs
     terms: tuple[str, ...]  # entries of `explain`
     exercise: Exercise
-    needs: tuple[str, ...] = ()  # packages that aren't part of the train extra
     seconds: int  # of the whole lab, on two quiet cores
 
     def experiment(self) -> Callable[[Bench], Outcome]:

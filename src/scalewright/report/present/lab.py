@@ -107,5 +107,4 @@ DRAWN: dict[str, Callable[[Mapping[str, Any]], Block]] = {
 def show_labs(answer: Mapping[str, Any]) -> Iterator[str]:
     """The lines of `--list`: a lab's number, name, question, and how long it takes."""
     for number, row in enumerate(answer["labs"], 1):
-        lacks = f"; needs {' and '.join(row['missing'])}" if row["missing"] else ""
-        yield f"{number:>3}  {row['lab']:<18} {row['title']} ({counted(row['seconds'], 'seconds')}{lacks})"
+        yield f"{number:>3}  {row['lab']:<18} {row['title']} ({counted(row['seconds'], 'seconds')})"
